@@ -1,0 +1,5 @@
+"""Engines by name; `engine.py` is the contract."""
+
+from parity.registry import Registry
+
+ENGINES = Registry("engines", {"embedded": "parity.engines.embedded.engine:EmbeddedEngine"})

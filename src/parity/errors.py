@@ -1,0 +1,45 @@
+"""Every error that Parity raises on purpose, one class per kind of remedy.
+
+A message is one sentence that says what was found, what is allowed and what to do,
+and names the config key where there is one.
+"""
+
+
+class ParityError(Exception):
+    """The root of all errors that Parity raises on purpose."""
+
+
+class ConfigError(ParityError):
+    """The run file or an override can't be used as written; change the named key."""
+
+
+class UnsupportedError(ParityError):
+    """A valid wish that this build, model or device can't fulfil."""
+
+
+class DataError(ParityError):
+    """A record of a data set can't be used; carries `place: reason`."""
+
+
+class RewardError(ParityError):
+    """A reward function broke its contract (count, type, finiteness)."""
+
+
+class EngineError(ParityError):
+    """An engine failed or was asked for something it can't do in its state."""
+
+
+class TransferError(ParityError):
+    """A weight publication was refused or broken off; the old version is still served."""
+
+
+class TrainingError(ParityError):
+    """A step can't be taken, for example because a gradient isn't finite."""
+
+
+class CheckpointError(ParityError):
+    """A checkpoint is missing, incomplete or of another run."""
+
+
+class DeadlineError(ParityError):
+    """A wait passed its deadline; says what was waited for, since when, and the last event."""

@@ -1,0 +1,1 @@
+"""Publication of weights from the trainer to engines."""
