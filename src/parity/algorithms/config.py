@@ -28,7 +28,7 @@ class PpoClipLossConfig:
     """
 
     name: Literal["ppo_clip"] = "ppo_clip"
-    clip_low: float = 0.2  # ratio is clipped below 1 - clip_low, in [0, 1)
+    clip_low: float = 0.2  # ratio is clipped below 1 - clip_low, in [0, 1]
     clip_high: float = 0.28  # ratio is clipped above 1 + clip_high, >= 0
     dual_clip: float | None = 3.0  # cap of the loss for negative advantages, > 1; null: off
     aggregation: Aggregation = "token_mean"  # how token losses become one number

@@ -1,0 +1,1 @@
+"""Configuration: the schema, recipes, overrides and everything that is checked before a run."""

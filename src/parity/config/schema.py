@@ -17,31 +17,13 @@ from parity.algorithms.config import (
 )
 from parity.engines.config import EmbeddedEngineConfig
 from parity.models.config import ModelConfig
-from parity.rewards.config import (
-    ExactRewardConfig,
-    FormatRewardConfig,
-    GraderConfig,
-    MathRewardConfig,
-    NumericRewardConfig,
-    PythonRewardConfig,
-    SumRewardConfig,
-    TaskRewardConfig,
-)
+from parity.rewards.config import GraderConfig, RewardConfig, TaskRewardConfig
 from parity.rollouts.config import RolloutsConfig, SamplingConfig
 from parity.tasks.config import FileConfig, PromptsConfig, ReasoningGymConfig
 from parity.training.config import AdamWConfig, CheckpointConfig, ScheduleConfig, TrainerConfig
 
 Display = Literal["auto", "live", "plain", "none"]
 TasksConfig = ReasoningGymConfig | FileConfig
-RewardConfig = (
-    TaskRewardConfig
-    | ExactRewardConfig
-    | NumericRewardConfig
-    | MathRewardConfig
-    | FormatRewardConfig
-    | PythonRewardConfig
-    | SumRewardConfig
-)
 
 
 @dataclass(frozen=True, kw_only=True)

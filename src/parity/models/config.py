@@ -16,6 +16,7 @@ class ModelConfig:
     path: str | None = None  # folder or hub name; `parity://NAME` is a model that ships with Parity
     tokenizer: str | None = None  # folder or hub name; null: the model's own
     chat_template: str | None = None  # Jinja text or a file path; null: the tokenizer's own
+    eos_tokens: tuple[str, ...] = ()  # further tokens that end an answer, e.g. `<|im_end|>`
     attention: Attention = "sdpa"
     trust_remote_code: bool = False
 

@@ -1,5 +1,6 @@
 """What a run file may say about rewards; one dataclass per reward (no torch here)."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -26,6 +27,12 @@ class ExactRewardConfig:
     strip: bool = True
     ignore_case: bool = False
     pattern: str | None = None  # regular expression whose last match (group 1) is the answer
+
+    def __post_init__(self) -> None:
+        if self.pattern is not None and _compiled(self.pattern).groups < 1:
+            raise ConfigError(
+                f"pattern is {self.pattern!r}, which has no group; put the answer in parentheses."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +62,9 @@ class FormatRewardConfig:
     name: Literal["format"] = "format"
     pattern: str = r"(?s).*\\boxed\{.+\}.*"
 
+    def __post_init__(self) -> None:
+        _compiled(self.pattern)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PythonRewardConfig:
@@ -74,14 +84,65 @@ class PythonRewardConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SumRewardConfig:
-    """`reward.name=sum`: weighted sum of other rewards; unscored if any part is."""
+    """`reward.name=sum`: weighted sum of other rewards; unscored if any part is.
+
+    Each part is a reward section plus `weight` (any finite number, else 1) and `label`
+    (unique, else the part's name), under which its unweighted value is reported.
+    """
 
     name: Literal["sum"] = "sum"
-    parts: tuple[Mapping[str, Json], ...] = ()  # each a reward section plus `weight` and `label`
+    parts: tuple[Mapping[str, Json], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.parts:
             raise ConfigError("parts is empty; give at least one reward with its weight.")
+        labels = [label_of(part, index) for index, part in enumerate(self.parts)]
+        for index, (label, part) in enumerate(zip(labels, self.parts, strict=True)):
+            weight_of(part, index)
+            if label in labels[:index]:
+                raise ConfigError(
+                    f"parts.{index}.label is {label!r}, as in an earlier part; labels must differ."
+                )
+
+
+def label_of(part: Mapping[str, Json], index: int) -> str:
+    """The name under which a part of a sum is reported; `index` is its place, for messages."""
+    name = part.get("name")
+    if not isinstance(name, str):
+        raise ConfigError(f"parts.{index}.name is {name!r}; it must be the name of a reward.")
+    label = part.get("label", name)
+    if not isinstance(label, str) or not label:
+        raise ConfigError(f"parts.{index}.label is {label!r}; it must be a word.")
+    return label
+
+
+def weight_of(part: Mapping[str, Json], index: int) -> float:
+    """The factor of a part of a sum; `index` is its place, for messages."""
+    weight = part.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise ConfigError(f"parts.{index}.weight is {weight!r}; it must be a number.")
+    checks.is_finite(f"parts.{index}.weight", weight)
+    return float(weight)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(
+            f"pattern is {pattern!r}, which isn't a regular expression ({error}); correct it."
+        ) from error
+
+
+RewardConfig = (
+    TaskRewardConfig
+    | ExactRewardConfig
+    | NumericRewardConfig
+    | MathRewardConfig
+    | FormatRewardConfig
+    | PythonRewardConfig
+    | SumRewardConfig
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Episodes, groups, the bounded buffer, and the dump of what was generated."""

@@ -1,5 +1,6 @@
 """What a run file may say about generating: sampling, group arithmetic, lag (no torch here)."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -61,4 +62,5 @@ class RolloutsConfig:
     @property
     def capacity(self) -> int:
         """Groups that may be in flight at once."""
-        return int(self.groups_per_step * self.steps_per_publish * (1 + self.max_lag))
+        groups = self.groups_per_step * self.steps_per_publish
+        return groups + math.floor(round(groups * self.max_lag, 9))

@@ -1,0 +1,1 @@
+"""Where a run's parts execute; `runtime.py` is the contract."""

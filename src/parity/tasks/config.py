@@ -46,6 +46,8 @@ class FileConfig:
     def __post_init__(self) -> None:
         checks.one_of("on_bad", self.on_bad, get_args(OnBad))
         checks.at_least("max_bad", self.max_bad, 0)
+        if self.system is not None and not self.chat:
+            raise ConfigError("system is set but chat is false; set chat=true or system=null.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The contract of a tracker: takes the metrics of a step somewhere.
 
 A tracker may fail at any time without harm to the run: the caller catches, warns at a
-limited rate and goes on. Values are finite floats or None (unknown), never a fake 0.
+limited rate and goes on. Values are finite floats or None (unknown), never a fake 0. A step
+may be logged more than once (training, evaluation); a resumed run logs some steps again.
 """
 
 from abc import ABC, abstractmethod
@@ -24,8 +25,8 @@ class Tracker(ABC):
         """Begin, or go on with, the run; raises UnsupportedError where its package is missing."""
 
     @abstractmethod
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of one step."""
+    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Take metrics of one step; must not wait for a network."""
 
     @abstractmethod
     def finish(self) -> None:

@@ -1,0 +1,440 @@
+"""From a resolved configuration to wired objects: the one place that knows every part.
+
+Used by `launch.py`. `open_parts` yields what generating and grading need (train, SFT and eval
+share it), `open_run` adds the training side. Both close everything in the reverse order,
+whatever happened. Grader processes start while the model loads, so that the first answers
+come seconds after the command.
+"""
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from parity.algorithms.advantages.advantage import load_advantage
+from parity.algorithms.losses.loss import load_loss
+from parity.algorithms.objective import PolicyObjective
+from parity.config.schema import SftConfig, TrainConfig
+from parity.config.threads import ThreadPlan
+from parity.engines import ENGINES
+from parity.engines.embedded.engine import EmbeddedEngine
+from parity.engines.engine import Engine
+from parity.errors import CheckpointError, ConfigError
+from parity.evaluation import Evaluator
+from parity.folder import RunFolder
+from parity.models.loading import load_model, load_tokenizer
+from parity.models.rendering import Renderer, eos_token_ids
+from parity.models.tiny import make_tiny
+from parity.observe.advice import Advisor
+from parity.observe.dashboard.display import Display
+from parity.observe.timer import GENERATE, PhaseTimer
+from parity.observe.tracking import Trackers
+from parity.platforms.platform import Platform
+from parity.rewards.process.pool import GraderPool
+from parity.rollouts.buffer import Buffer, Dropped
+from parity.rollouts.dump import EpisodeDump
+from parity.rollouts.generation import Generation
+from parity.rollouts.group import EpisodeSetup, GroupRunner
+from parity.runtime.inline import InlineRuntime
+from parity.runtime.runtime import Runtime
+from parity.tasks import TASKS
+from parity.tasks.source import TaskSource
+from parity.tasks.stream import TaskStream, held_out, split
+from parity.training.checkpoint import Checkpoint, CheckpointStore
+from parity.training.trainer import Trainer
+from parity.types import Group, Json, Task
+from parity.weights.direct import DirectTransfer
+from parity.weights.transfer import Transfer, Weights
+
+log = logging.getLogger(__name__)
+AnyConfig = TrainConfig | SftConfig
+
+
+@dataclass(slots=True)
+class Progress:
+    """The few numbers of a run that change; all of them are in every checkpoint."""
+
+    version: int = 0
+    next_index: int = 0  # of the next group
+    eval_first: float | None = None
+    eval_last: float | None = None
+    last_eval_step: int | None = None
+    moved_tokens: int = 0  # prompt and response tokens of trained groups
+    train_seconds: float = 0.0  # of earlier processes of this run
+    open_groups: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    @classmethod
+    def of(cls, state: Mapping[str, Json]) -> "Progress":
+        """Read back what `asdict` wrote into a checkpoint."""
+        known = dict(state)
+        pairs = known.pop("open_groups", [])
+        try:
+            progress = cls(**known)  # pyright: ignore[reportArgumentType]
+            progress.open_groups = [(int(a), int(b)) for a, b in pairs]  # pyright: ignore
+        except TypeError as error:
+            raise CheckpointError(
+                f"the checkpoint's progress can't be read ({error}); it is of another version of "
+                "Parity. Resume with the version that wrote it."
+            ) from error
+        return progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What generating and grading need."""
+
+    platform: Platform
+    device: torch.device
+    threads: ThreadPlan
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    renderer: Renderer
+    engine: Engine
+    setup: EpisodeSetup
+    train_tasks: tuple[TaskSource, range]
+    evaluator: Evaluator
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A wired training run; `loop.py` drives it."""
+
+    config: TrainConfig
+    folder: RunFolder
+    parts: Parts
+    trainer: Trainer
+    buffer: Buffer
+    runner: GroupRunner
+    transfer: Transfer
+    runtime: Runtime
+    checkpoints: CheckpointStore
+    stream: TaskStream
+    timer: PhaseTimer
+    trackers: Trackers
+    display: Display
+    dump: EpisodeDump
+    progress: Progress
+    advantage: Callable[[torch.Tensor], torch.Tensor]
+    advisor: Advisor
+    started: float = field(default_factory=time.monotonic)
+    is_stopping: bool = False
+    stop_reason: str = "time_limit_s"
+    _again: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    _positions: dict[int, int] = field(default_factory=dict[int, int])
+    _busy_s: float = 0.0
+    _sums: dict[str, float] = field(default_factory=lambda: {"reward": 0.0, "count": 0.0})
+
+    @property
+    def engine(self) -> Engine:
+        """What generates."""
+        return self.parts.engine
+
+    @property
+    def generation(self) -> Generation:
+        """The way to the engine."""
+        return self.parts.setup.generation
+
+    def should_stop(self) -> bool:
+        """Whether the user or the clock asked for an early end."""
+        limit = self.config.time_limit_s
+        if limit is not None and time.monotonic() - self.started >= limit:
+            self.is_stopping = True
+        return self.is_stopping
+
+    def next_task(self) -> tuple[int, Task]:
+        """The next group's index and task: first those that a killed process left open."""
+        if self._again:
+            index, position = self._again.pop(0)
+            task = next(self.stream.at(position))
+        else:
+            index = self.progress.next_index
+            task, position = self._draw()
+            self.progress.next_index += 1
+        self._positions[index] = position
+        return index, task
+
+    def _draw(self) -> tuple[Task, int]:
+        """A fresh task, and the position from which it can be drawn again."""
+        before = self.stream.position
+        return next(self.stream), before
+
+    async def run_group(self, task: Task, index: int) -> Group | Dropped:
+        """One group; its rewards are shown as soon as they exist."""
+        outcome = await self.runner.run(task, index)
+        if isinstance(outcome, Group) and self.trainer.step_index == 0:
+            values = [value for value in outcome.rewards if value is not None]
+            self._sums["reward"] += sum(values)
+            self._sums["count"] += len(values)
+            if self._sums["count"]:
+                mean = self._sums["reward"] / self._sums["count"]
+                self.display.rewards_so_far(mean, int(self._sums["count"]))
+        return outcome
+
+    def weights(self) -> Weights:
+        """What the trainer holds now."""
+        return Weights(self.trainer.named_weights(), self.trainer.aliases())
+
+    def state(self) -> dict[str, Json]:
+        """What a checkpoint says beside weights and optimizer."""
+        self.progress.open_groups = [
+            (index, self._positions[index]) for index in self.buffer.in_flight
+        ] + self._again
+        progress = asdict(self.progress)
+        progress["train_seconds"] = self.train_seconds
+        progress["open_groups"] = [list(pair) for pair in self.progress.open_groups]
+        return {"progress": progress, "position": self.stream.position}
+
+    @property
+    def train_seconds(self) -> float:
+        """Wall-clock seconds of training, over all processes of the run."""
+        return self.progress.train_seconds + time.monotonic() - self.started
+
+    def time_metrics(self, groups: list[Group]) -> dict[str, float]:
+        """Where the step's time went, and how fast tokens moved."""
+        busy_s = self.engine.stats().busy_s
+        self.timer.add(GENERATE, max(0.0, busy_s - self._busy_s))
+        self._busy_s = busy_s
+        times = self.timer.step()
+        sampled = sum(e.num_response_tokens for g in groups for e in g.episodes)
+        prompts = sum(len(group.task.tokens) * len(group.episodes) for group in groups)
+        self.progress.moved_tokens += sampled + prompts
+        metrics = {name: value for name, value in times.metrics().items() if value is not None}
+        if times.elapsed_s > 0:
+            metrics["rollout/tokens_per_s"] = sampled / times.elapsed_s
+            metrics["time/tokens_per_s"] = (sampled + prompts) / times.elapsed_s
+        return metrics
+
+    def forget(self, groups: list[Group]) -> None:
+        """Trained groups need no position any more."""
+        for group in groups:
+            self._positions.pop(group.index, None)
+
+
+@asynccontextmanager
+async def open_parts(
+    config: AnyConfig,
+    *,
+    platform: Platform,
+    threads: ThreadPlan,
+    display: Display,
+    model: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None,
+    version: int = 0,
+) -> AsyncGenerator[Parts]:
+    """Everything that generates and grades, started.
+
+    Args:
+        model: weights and tokenizer to serve; None loads `config.model`.
+        version: which version these weights are.
+    """
+    async with AsyncExitStack() as stack:
+        grader = GraderPool(config.reward, config.grader)
+        stack.push_async_callback(grader.close)
+        grader_start = asyncio.create_task(grader.start())
+        stack.callback(grader_start.cancel)
+        display.activity("loading the model")
+        device = platform.device(0)
+        loaded, tokenizer = model or await asyncio.to_thread(load, config, device)
+        renderer = Renderer(tokenizer, chat_template=config.model.chat_template)
+        display.activity("reading the tasks")
+        source, train_range, eval_tasks = await asyncio.to_thread(read_tasks, config, renderer)
+        stop = tuple(sorted(eos_token_ids(loaded.generation_config, tokenizer)))
+        engine = open_engine(config, loaded, renderer, stop, threads=threads, version=version)
+        stack.push_async_callback(engine.close)
+        display.activity("starting the grader")
+        await grader_start
+        in_flight = config.rollouts.in_flight if isinstance(config, TrainConfig) else "continue"
+        setup = EpisodeSetup(
+            generation=Generation(engine, in_flight=in_flight),
+            grader=grader,
+            decode=renderer.decode,
+            sampling=config.sampling,
+            stop_token_ids=stop,
+            seed=config.seed,
+        )
+        evaluator = Evaluator(
+            setup,
+            tasks=eval_tasks,
+            temperature=config.eval.temperature,
+            samples_per_task=config.eval.samples_per_task,
+        )
+        yield Parts(
+            platform=platform,
+            device=device,
+            threads=threads,
+            model=loaded,
+            tokenizer=tokenizer,
+            renderer=renderer,
+            engine=engine,
+            setup=setup,
+            train_tasks=(source, train_range),
+            evaluator=evaluator,
+        )
+
+
+def load(
+    config: AnyConfig, device: torch.device
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model of the run file in float32 (master weights), and its tokenizer."""
+    if isinstance(config, SftConfig) and config.tiny_model is not None:
+        tiny, characters = make_tiny(config.tiny_model, config.seed)
+        return tiny.to(device), characters
+    tokenizer = load_tokenizer(config.model)
+    model = load_model(config.model, dtype="float32", device=device, tokenizer=tokenizer)
+    return model, tokenizer
+
+
+def read_tasks(config: AnyConfig, renderer: Renderer) -> tuple[TaskSource, range, list[Task]]:
+    """The training source with its range, and the rendered tasks of the evaluation."""
+    source = open_source(config.tasks, config.seed)
+    if config.eval.tasks is None:
+        train_range, eval_range = split(source, config.eval.num_tasks)
+        eval_source = source
+    else:
+        eval_source = open_source(config.eval.tasks, config.seed)
+        train_range = range(source.size)
+        eval_range = range(min(eval_source.size, config.eval.num_tasks))
+    tasks = held_out(eval_source, eval_range, renderer=renderer, prompts=config.prompts)
+    return source, train_range, tasks
+
+
+def open_source(config: object, seed: int) -> TaskSource:
+    """The task source of a `tasks` section."""
+    name = config.name  # pyright: ignore  # every section of a seam has a name
+    kind = TASKS.load(name)
+    source = kind(config, seed=seed)  # pyright: ignore
+    if not isinstance(source, TaskSource):
+        raise ConfigError(f"tasks.name={name!r} isn't a task source; register a TaskSource.")
+    return source
+
+
+def open_engine(
+    config: AnyConfig,
+    model: PreTrainedModel,
+    renderer: Renderer,
+    stop: tuple[int, ...],
+    *,
+    threads: ThreadPlan,
+    version: int,
+) -> Engine:
+    """The engine of the run file, serving a copy of `model`."""
+    kind = ENGINES.load(config.engine.name)
+    assert kind is EmbeddedEngine, f"engine {config.engine.name} has no wiring yet"
+    longest = config.prompts.max_prompt_tokens + config.sampling.max_new_tokens
+    return EmbeddedEngine(
+        model,
+        config=config.engine,
+        max_length=config.engine.max_length or longest,
+        eos_token_ids=stop,
+        decode=renderer.decode,
+        device=model.device,
+        threads=threads.engine,
+        seed=config.seed,
+        version=version,
+    )
+
+
+@asynccontextmanager
+async def open_run(
+    config: TrainConfig,
+    *,
+    folder: RunFolder,
+    platform: Platform,
+    threads: ThreadPlan,
+    display: Display,
+    trackers: Trackers,
+    checkpoint: Checkpoint | None = None,
+) -> AsyncGenerator[Run]:
+    """A wired training run, at the beginning or at `checkpoint`."""
+    async with AsyncExitStack() as stack:
+        runtime = InlineRuntime(trainer_threads=threads.trainer)
+        stack.push_async_callback(runtime.close)
+        device = platform.device(0)
+        display.activity("loading the model")
+        model, tokenizer = await asyncio.to_thread(load, config, device)
+        trainer = await runtime.in_trainer(
+            functools.partial(make_trainer, config, model, device=device)
+        )
+        progress = Progress()
+        position = 0
+        if checkpoint is not None:
+            await runtime.in_trainer(lambda: trainer.load(checkpoint.path))
+            progress = Progress.of(_mapping(checkpoint.state["progress"]))
+            position = int(str(checkpoint.state["position"]))
+        parts = await stack.enter_async_context(
+            open_parts(
+                config,
+                platform=platform,
+                threads=threads,
+                display=display,
+                model=(model, tokenizer),
+                version=progress.version,
+            )
+        )
+        source, train_range = parts.train_tasks
+        dump = stack.enter_context(EpisodeDump(folder.episodes_dir))
+        yield Run(
+            config=config,
+            folder=folder,
+            parts=parts,
+            trainer=trainer,
+            buffer=Buffer(
+                config.rollouts,
+                steps=config.steps - trainer.step_index,
+                version=progress.version,
+            ),
+            runner=GroupRunner(parts.setup, rollouts=config.rollouts),
+            transfer=DirectTransfer([parts.engine]),
+            runtime=runtime,
+            checkpoints=CheckpointStore(folder.checkpoints_dir, config.checkpoint.keep),
+            stream=TaskStream(
+                source,
+                renderer=parts.renderer,
+                prompts=config.prompts,
+                seed=config.seed,
+                first=train_range.start,
+                last=train_range.stop,
+                position=position,
+            ),
+            timer=PhaseTimer(),
+            trackers=trackers,
+            display=display,
+            dump=dump,
+            progress=progress,
+            advantage=functools.partial(
+                load_advantage(config.advantage.name), config=config.advantage
+            ),
+            advisor=Advisor(group_size=config.rollouts.group_size),
+            _again=list(progress.open_groups),
+        )
+
+
+def make_trainer(config: TrainConfig, model: PreTrainedModel, *, device: torch.device) -> Trainer:
+    """The trainer of the run file, taking over `model`."""
+    objective = PolicyObjective(
+        policy_loss=load_loss(config.loss.name),
+        loss=config.loss,
+        kl=config.kl,
+        entropy=config.entropy,
+        correction=config.correction,
+    )
+    return Trainer(
+        model,
+        objective=objective,
+        optimizer=config.optimizer,
+        schedule=config.schedule,
+        config=config.trainer,
+        total_steps=config.steps,
+        temperature=config.sampling.temperature,
+        device=device,
+    )
+
+
+def _mapping(value: Json) -> Mapping[str, Json]:
+    assert isinstance(value, dict), f"expected an object in the checkpoint, found {value!r}"
+    return value

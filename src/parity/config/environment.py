@@ -1,0 +1,65 @@
+"""The environment variables that Parity reads, one function each; nothing else reads any.
+
+Used by the command line and the wiring, which pass the values on. Invariant: an unset or empty
+variable is None or False, and a value that makes no sense is an error that names the variable.
+"""
+
+import os
+from pathlib import Path
+
+from parity.errors import ConfigError
+
+
+def _text(name: str) -> str | None:
+    value = os.environ.get(name, "").strip()
+    return value or None
+
+
+def _is_on(name: str) -> bool:
+    return (_text(name) or "0").lower() not in ("0", "false", "no", "off")
+
+
+def platform() -> str | None:
+    """PARITY_PLATFORM: the platform to use instead of detecting one."""
+    return _text("PARITY_PLATFORM")
+
+
+def runs_dir() -> Path | None:
+    """PARITY_RUNS_DIR: where run folders are made and looked for, instead of ./runs."""
+    value = _text("PARITY_RUNS_DIR")
+    return None if value is None else Path(value).expanduser()
+
+
+def is_color_off() -> bool:
+    """NO_COLOR: any value switches colors off (no-color.org)."""
+    return _text("NO_COLOR") is not None
+
+
+def is_ci() -> bool:
+    """CI: set by hosted CI services; no live display there."""
+    return _is_on("CI")
+
+
+def columns() -> int | None:
+    """COLUMNS: the width of the terminal, where the shell says it."""
+    value = _text("COLUMNS")
+    return int(value) if value is not None and value.isdecimal() and int(value) > 0 else None
+
+
+def omp_threads() -> int | None:
+    """OMP_NUM_THREADS: the most CPU threads that a role may use (the first of a list)."""
+    value = _text("OMP_NUM_THREADS")
+    if value is None:
+        return None
+    first = value.split(",")[0].strip()
+    if not first.isdecimal() or int(first) < 1:
+        raise ConfigError(
+            f"OMP_NUM_THREADS is {value!r}; it must be a number >= 1."
+            " Unset it, or set it to the threads that each role may use."
+        )
+    return int(first)
+
+
+def shows_traceback() -> bool:
+    """PARITY_TRACEBACK=1: show where an error was raised, for debugging."""
+    return _is_on("PARITY_TRACEBACK")

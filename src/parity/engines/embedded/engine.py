@@ -1,0 +1,1 @@
+"""`engine.name=embedded`: Parity's own engine, in the process that asks."""

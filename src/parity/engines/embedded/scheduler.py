@@ -1,0 +1,269 @@
+"""Continuous batching: which requests are decoded side by side, and one token for each.
+
+Driven by the engine, one call of `step` at a time, in the engine's decoding thread; nothing
+else touches its state while a step runs, except `interrupt`. Requests start in the order
+they came; a finished one leaves at once and its slot is filled again before the next token.
+Given the same calls of `step`, the batches and so the results are the same bit for bit.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence, Set
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from parity.engines.embedded.decoder import Decoder
+from parity.engines.embedded.prompts import ResidentPrompts, plan_batches, prefill
+from parity.engines.embedded.request import Finished, Request
+from parity.engines.embedded.rows import Rows
+from parity.engines.embedded.sampler import SamplingPlan, sample, uniforms
+from parity.engines.embedded.spans import plan_spans
+from parity.engines.embedded.stops import DecodeText, completes_stop
+from parity.errors import EngineError
+from parity.types import Completion, FinishReason
+
+_TOKENS_PER_STEP = 8  # decoded in one call while nobody waits for the end of the step
+
+Ints = npt.NDArray[np.int64]
+
+
+class Scheduler:
+    """The requests of one engine, waiting and being decoded."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        max_concurrent: int,
+        prefill_tokens: int,
+        eos_token_ids: Set[int],
+        decode_text: DecodeText | None,
+        version: int,
+    ) -> None:
+        """`decode_text` is needed only for requests with stop strings."""
+        self._decoder = decoder
+        self._max_concurrent = max_concurrent
+        self._prefill_tokens = prefill_tokens
+        self._decode_text = decode_text
+        self._cache = decoder.new_cache()
+        self._rows = Rows(capacity=max_concurrent)
+        self._resident = ResidentPrompts()
+        self._waiting: deque[Request] = deque()
+        self._plan: SamplingPlan | None = None  # of the rows as they are; None: rows changed
+        self._ends = np.zeros(decoder.vocabulary_size, np.bool_)
+        self._ends[[token for token in eos_token_ids if token < decoder.vocabulary_size]] = True
+        self._is_interrupted = False
+        self.version = version
+        self.sampled_tokens = 0
+        self.prefilled_tokens = 0
+        self.busy_s = 0.0
+
+    @property
+    def num_running(self) -> int:
+        """Requests that are being decoded."""
+        return self._rows.num_live
+
+    @property
+    def num_free_slots(self) -> int:
+        """Requests that could start now, before those that wait already."""
+        return max(0, self._max_concurrent - self._rows.num_live - len(self._waiting))
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would decode something."""
+        return self._rows.num_live > 0 or bool(self._waiting)
+
+    def interrupt(self) -> None:
+        """End the running step after the token it is at; may be called from any thread."""
+        self._is_interrupted = True
+
+    def step(self, new: Sequence[Request], aborted: Set[str]) -> list[Finished]:
+        """Take in new requests, end aborted ones, and decode at least one token for the rest.
+
+        Decodes several tokens in a row until a request finishes or `interrupt` is called.
+        """
+        started = time.perf_counter()
+        self._is_interrupted = False
+        self._waiting.extend(new)
+        finished = self._abort(aborted) if aborted else []
+        finished += self._admit()
+        for _ in range(_TOKENS_PER_STEP):
+            if finished or self._rows.num_live == 0:
+                break
+            finished += self._decode()
+            if self._is_interrupted:
+                break
+        self.busy_s += time.perf_counter() - started
+        return finished
+
+    def serve(self, version: int) -> None:
+        """Decode with the decoder's staged weights from the next token on."""
+        self._decoder.swap()
+        self._resident.clear()
+        self.version = version
+
+    def clear(self) -> None:
+        """Forget all requests."""
+        self._waiting.clear()
+        self._rows = Rows(capacity=self._max_concurrent)
+        self._resident.clear()
+        self._plan = None
+
+    def _abort(self, aborted: Set[str]) -> list[Finished]:
+        """End requests by id, waiting or live."""
+        dropped = [request for request in self._waiting if request.request_id in aborted]
+        self._waiting = deque(r for r in self._waiting if r.request_id not in aborted)
+        finished = [Finished(request, Completion((), (), (), "abort")) for request in dropped]
+        for slot in range(self._rows.size):
+            request = self._rows.requests[slot]
+            if request is not None and request.request_id in aborted:
+                finished.append(self._end(slot, "abort"))
+        return finished
+
+    def _admit(self) -> list[Finished]:
+        """Start as many waiting requests as there are slots; those that end at once."""
+        count = min(len(self._waiting), self._max_concurrent - self._rows.num_live)
+        if count == 0:
+            return []
+        self._plan = None
+        requests = [self._waiting.popleft() for _ in range(count)]
+        slots = self._rows.take_slots(count)
+        longest = max(len(request.tokens) for request in requests)
+        planned = max(request.num_total_tokens for request in requests)
+        self._cache.reserve(slots=self._rows.size, length=longest + 1, planned_length=planned)
+        by_prompt: dict[tuple[int, ...], list[int]] = {}
+        for slot, request in zip(slots, requests, strict=True):
+            self._rows.put(slot, request, prompt_version=self.version)
+            by_prompt.setdefault(request.tokens, []).append(slot)
+        self._reuse_prompts(by_prompt)
+        return self._prefill_prompts(by_prompt)
+
+    def _reuse_prompts(self, by_prompt: dict[tuple[int, ...], list[int]]) -> None:
+        """Copy prompts that some slot holds, and take them out of `by_prompt`.
+
+        All copies happen at once, because a slot may be the source of one and the target of
+        another. A prompt of one token has nothing to copy.
+        """
+        sources: list[int] = []
+        targets: list[int] = []
+        reused: list[tuple[int, ...]] = []
+        for prompt, slots in by_prompt.items():
+            source = self._resident.find(prompt)
+            if source is None and len(prompt) > 1:
+                continue
+            reused.append(prompt)
+            if source is not None:
+                sources += [source] * len(slots)
+                targets += slots
+        longest = max((len(prompt) for prompt in reused), default=1)
+        self._cache.copy(sources, targets, length=longest - 1)
+        for slots in by_prompt.values():
+            for slot in slots:
+                self._resident.drop(slot)
+        for prompt in reused:
+            for slot in by_prompt.pop(prompt):
+                self._rows.start_at_last_token(slot)
+                self._resident.put(slot, prompt)
+
+    def _prefill_prompts(self, by_prompt: dict[tuple[int, ...], list[int]]) -> list[Finished]:
+        """Run each distinct prompt once, copy it to its siblings, sample their first tokens."""
+        prompts = list(by_prompt)
+        finished: list[Finished] = []
+        for batch in plan_batches(prompts, limit=self._prefill_tokens):
+            chosen = [prompts[index] for index in batch]
+            firsts = [by_prompt[prompt][0] for prompt in chosen]
+            logits = prefill(self._decoder, self._cache, chosen, firsts, limit=self._prefill_tokens)
+            self.prefilled_tokens += sum(len(prompt) for prompt in chosen)
+            siblings = [by_prompt[prompt] for prompt in chosen]
+            sources = [slots[0] for slots in siblings for _ in slots[1:]]
+            targets = [slot for slots in siblings for slot in slots[1:]]
+            self._cache.copy(sources, targets, length=max(len(prompt) for prompt in chosen))
+            for prompt, slots in zip(chosen, siblings, strict=True):
+                for slot in slots:
+                    self._resident.put(slot, prompt)
+            row_of_slot = [row for row, slots in enumerate(siblings) for _ in slots]
+            slots = np.array([slot for group in siblings for slot in group], np.int64)
+            picked = logits[torch.tensor(row_of_slot, device=logits.device)]
+            finished += self._sample(picked, slots, self._plan_for(slots))
+        return finished
+
+    def _decode(self) -> list[Finished]:
+        """One token for every live request; those that finished with it."""
+        self._close_holes()
+        rows, size = self._rows, self._rows.size
+        longest = int(rows.length[:size].max()) + 1
+        if longest > self._cache.length:
+            planned = int(rows.planned[:size].max())
+            self._cache.reserve(slots=size, length=longest, planned_length=planned)
+        slots = np.arange(size)
+        if self._plan is None:
+            self._plan = self._plan_for(slots)
+        device = self._decoder.device
+        logits = self._decoder.decode(
+            self._cache,
+            tokens=torch.from_numpy(rows.next_token[:size]).to(device),
+            lengths=torch.from_numpy(rows.length[:size].copy()).to(device),
+            spans=plan_spans(rows.length[:size], room=self._cache.length),
+        )
+        rows.length[:size] += 1
+        return self._sample(logits, slots, self._plan)
+
+    def _close_holes(self) -> None:
+        if not self._rows.holes:
+            return
+        self._plan = None
+        sources, targets = self._rows.close_holes()
+        if sources:
+            longest = int(self._rows.length[targets].max())
+            self._cache.copy(sources, targets, length=longest)
+        for source, target in zip(sources, targets, strict=True):
+            self._resident.move(source, target)
+
+    def _plan_for(self, slots: Ints) -> SamplingPlan:
+        rows = self._rows
+        return SamplingPlan.of(
+            temperature=rows.temperature[slots],
+            top_p=rows.top_p[slots],
+            top_k=rows.top_k[slots],
+            device=self._decoder.device,
+        )
+
+    def _sample(self, logits: torch.Tensor, slots: Ints, plan: SamplingPlan) -> list[Finished]:
+        """Draw and record one token for each of `slots` (logits [rows, V])."""
+        rows = self._rows
+        noise = torch.from_numpy(uniforms(rows.seed[slots], rows.sampled[slots]))
+        drawn, scored = sample(logits, plan, noise.to(logits.device))
+        ids, logprobs = drawn.cpu().numpy(), scored.cpu().numpy()
+        if not np.isfinite(logprobs).all():
+            raise EngineError(
+                f"the model gives logits that aren't finite for {int((~np.isfinite(logprobs)).sum())} "
+                f"of {len(slots)} requests under version {self.version}; its weights are broken."
+            )
+        rows.record(slots, ids, logprobs, version=self.version)
+        self.sampled_tokens += len(slots)
+        return self._end_finished(slots, ids)
+
+    def _end_finished(self, slots: Ints, ids: Ints) -> list[Finished]:
+        """End the requests whose newest token `ids` is their last."""
+        rows = self._rows
+        is_stop = self._ends[ids] | rows.hit_stop_id(slots, ids)
+        for index in np.flatnonzero(rows.has_stop_text[slots] & ~is_stop):
+            is_stop[index] = self._completes_stop(int(slots[index]))
+        is_last = is_stop | (rows.sampled[slots] >= rows.limit[slots])
+        return [
+            self._end(int(slots[index]), "stop" if is_stop[index] else "length")
+            for index in np.flatnonzero(is_last)
+        ]
+
+    def _completes_stop(self, slot: int) -> bool:
+        if self._decode_text is None:
+            raise AssertionError("a request with stop strings was let in without decode_text")
+        stop = self._rows.required(slot).sampling.stop
+        return completes_stop(self._rows.answer(slot).tolist(), stop, self._decode_text)
+
+    def _end(self, slot: int, reason: FinishReason) -> Finished:
+        finished = Finished(self._rows.required(slot), self._rows.completion(slot, reason))
+        self._rows.free(slot)
+        return finished

@@ -1,0 +1,323 @@
+"""What the commands do: start, go on with, or evaluate a run, and end it in good order.
+
+Every run ends in exactly one of finished, failed and stopped, says so in `summary.json` and
+in its exit code, and leaves a checkpoint from which `parity resume` goes on where it can.
+A first Ctrl-C (or SIGTERM) ends after the current step; a second one at once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+import parity
+from parity import loop
+from parity.build import Run, open_parts, open_run
+from parity.config import environment
+from parity.config.arithmetic import check
+from parity.config.resolve import to_plain
+from parity.config.compose import load_train
+from parity.config.saved import save
+from parity.config.schema import SftConfig, TrainConfig
+from parity.config.threads import ThreadPlan, available_cores, plan
+from parity.errors import CheckpointError, ConfigError, ParityError
+from parity.folder import RunFolder, RunInfo, RunKind
+from parity.observe.dashboard.choose import open_display
+from parity.observe.dashboard.display import Display, MessageHandler
+from parity.observe.summary import Summary
+from parity.observe.timer import PhaseTimer
+from parity.observe.tracking import Trackers
+from parity.platforms.detect import load as load_platform
+from parity.platforms.platform import Platform
+from parity.runtime.inline import InlineRuntime
+from parity.sft import Fitting
+from parity.training.checkpoint import Checkpoint, CheckpointStore
+
+log = logging.getLogger(__name__)
+INTERRUPTED = 130
+NOTHING_TO_DO = 3
+
+
+def train(config: TrainConfig, *, recipe: str) -> int:
+    """Run `parity train`; returns the exit code."""
+    folder = new_folder(config, recipe=recipe, kind="train")
+    save(config, folder.config_path)
+    return asyncio.run(_train(config, folder, checkpoint=None))
+
+
+def resume(run_dir: Path, overrides: Sequence[str]) -> int:
+    """Run `parity resume`; returns the exit code."""
+    folder = RunFolder(run_dir)
+    if folder.info().kind != "train":
+        raise ConfigError(f"{run_dir} is an {folder.info().kind} run; only train runs resume.")
+    config = load_train(str(folder.config_path), overrides)
+    check(config)
+    store = CheckpointStore(folder.checkpoints_dir, config.checkpoint.keep)
+    checkpoint = store.newest()
+    if checkpoint is None:
+        raise CheckpointError(
+            f"{run_dir} has no complete checkpoint to go on from; start it anew, and set "
+            "checkpoint.every_steps to have one earlier."
+        )
+    if checkpoint.step >= config.steps:
+        print_line(
+            f"nothing to do: {folder.name} stands at step {checkpoint.step} and steps is "
+            f"{config.steps}. Give a larger one, as in `parity resume {folder.name} "
+            f"steps={checkpoint.step * 2}`."
+        )
+        return NOTHING_TO_DO
+    save(config, folder.config_path)
+    return asyncio.run(_train(config, folder, checkpoint=checkpoint))
+
+
+async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoint | None) -> int:
+    platform, threads = prepare(config, max_lag=config.rollouts.max_lag)
+    trackers = open_trackers(config, folder)
+    with opened_display(config, folder, platform, threads) as display:
+        try:
+            trackers.start(to_plain(config))
+            async with open_run(
+                config,
+                folder=folder,
+                platform=platform,
+                threads=threads,
+                display=display,
+                trackers=trackers,
+                checkpoint=checkpoint,
+            ) as run:
+                with interruptible(run, display):
+                    await loop.train(run)
+                status = await finish(run)
+                display.finish(status)
+        except BaseException as error:
+            summarize_failure(folder, platform, error)
+            raise
+        finally:
+            await asyncio.to_thread(trackers.finish)
+    return INTERRUPTED if status.status == "stopped" else 0
+
+
+async def finish(run: Run) -> Summary:
+    """Save what the run came to: checkpoint, export, summary."""
+    step = run.trainer.step_index
+    newest = run.checkpoints.complete()
+    if step > 0 and (not newest or newest[-1].step != step):
+        await loop.checkpoint(run)
+    if run.config.checkpoint.export:
+        run.display.activity("exporting the model")
+        await run.runtime.in_trainer(
+            lambda: run.trainer.export(run.folder.model_dir, run.parts.tokenizer)
+        )
+    is_stopped = run.is_stopping and step < run.config.steps
+    times = run.timer.total()
+    seconds = run.train_seconds
+    summary = Summary(
+        status="stopped" if is_stopped else "finished",
+        reason=run.stop_reason if is_stopped else None,
+        platform=run.parts.platform.name,
+        steps=step,
+        train_seconds=seconds,
+        seconds=times.seconds,
+        eval_first=run.progress.eval_first,
+        eval_last=run.progress.eval_last,
+        tokens_per_s=run.progress.moved_tokens / seconds if seconds > 0 else None,
+    )
+    summary.write(run.folder.path)
+    return summary
+
+
+def sft(config: SftConfig, *, recipe: str) -> int:
+    """Run `parity sft`; returns the exit code."""
+    folder = new_folder(config, recipe=recipe, kind="sft")
+    save(config, folder.config_path)
+    return asyncio.run(_sft(config, folder))
+
+
+async def _sft(config: SftConfig, folder: RunFolder) -> int:
+    platform, threads = prepare(config, max_lag=0.0)
+    trackers = open_trackers(config, folder)
+    with opened_display(config, folder, platform, threads) as display:
+        try:
+            trackers.start(to_plain(config))
+            summary = await _fit(config, folder, platform, threads, display, trackers)
+            display.finish(summary)
+        except BaseException as error:
+            summarize_failure(folder, platform, error)
+            raise
+        finally:
+            await asyncio.to_thread(trackers.finish)
+    return INTERRUPTED if summary.status == "stopped" else 0
+
+
+async def _fit(
+    config: SftConfig,
+    folder: RunFolder,
+    platform: Platform,
+    threads: ThreadPlan,
+    display: Display,
+    trackers: Trackers,
+) -> Summary:
+    async with AsyncExitStack() as stack:
+        runtime = InlineRuntime(trainer_threads=threads.trainer)
+        stack.push_async_callback(runtime.close)
+        parts = await stack.enter_async_context(
+            open_parts(config, platform=platform, threads=threads, display=display)
+        )
+        fitting = Fitting(
+            config,
+            parts=parts,
+            runtime=runtime,
+            trackers=trackers,
+            display=display,
+            timer=PhaseTimer(),
+        )
+        with interruptible(fitting, display):
+            first, last = await fitting.run()
+        await runtime.in_trainer(lambda: fitting.export(folder.model_dir))
+        seconds = time.monotonic() - fitting.started
+        summary = Summary(
+            status="stopped" if fitting.is_stopping else "finished",
+            reason=fitting.stop_reason if fitting.is_stopping else None,
+            platform=platform.name,
+            steps=fitting.trainer.step_index,
+            train_seconds=seconds,
+            seconds=fitting.timer.total().seconds,
+            eval_first=first.accuracy,
+            eval_last=last.accuracy,
+            tokens_per_s=fitting.trained_tokens / seconds,
+        )
+        summary.write(folder.path)
+        return summary
+
+
+def summarize_failure(folder: RunFolder, platform: Platform, error: BaseException) -> None:
+    """Say in the run folder that the run failed, and why; what is known of it is kept."""
+    text = str(error) if isinstance(error, ParityError) else f"{type(error).__name__}: {error}"
+    is_stop = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+    complete = CheckpointStore(folder.checkpoints_dir, 1).complete()
+    log.error("event=run_ended reason=%s", text, exc_info=error)
+    Summary(
+        status="stopped" if is_stop else "failed",
+        reason="interrupted" if is_stop else text,
+        platform=platform.name,
+        steps=complete[-1].step if complete else 0,
+    ).write(folder.path)
+
+
+def new_folder(config: TrainConfig | SftConfig, *, recipe: str, kind: RunKind) -> RunFolder:
+    """Make the run's folder."""
+    info = RunInfo(
+        recipe=recipe,
+        kind=kind,
+        started=datetime.now().astimezone().isoformat(timespec="seconds"),
+        parity_version=parity.__version__,
+    )
+    parent = environment.runs_dir() if config.output.dir == "runs" else None
+    return RunFolder.create(parent or Path(config.output.dir), name=config.output.name, info=info)
+
+
+def open_trackers(config: TrainConfig | SftConfig, folder: RunFolder) -> Trackers:
+    """The trackers of the run file."""
+    return Trackers.of(
+        config.trackers.names,
+        run_dir=folder.path,
+        project=config.trackers.project,
+        run_name=folder.name,
+    )
+
+
+def prepare(config: TrainConfig | SftConfig, *, max_lag: float) -> tuple[Platform, ThreadPlan]:
+    """Platform and thread budgets, decided once."""
+    platform = load_platform(config.platform)
+    platform.seed(config.seed)
+    threads = plan(
+        available_cores(),
+        max_lag,
+        config.threads.trainer,
+        config.threads.engine,
+        environment.omp_threads(),
+    )
+    return platform, threads
+
+
+@contextlib.contextmanager
+def opened_display(
+    config: TrainConfig | SftConfig,
+    folder: RunFolder,
+    platform: Platform,
+    threads: ThreadPlan,
+) -> Generator[Display]:
+    """The display, with the run's log file and warnings wired to it."""
+    file = logging.FileHandler(folder.log_path, encoding="utf-8")
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    root = logging.getLogger("parity")
+    display = open_display(
+        config.display,
+        total_steps=config.steps,
+        console=Console(no_color=environment.is_color_off()),
+        is_ci=environment.is_ci(),
+    )
+    shown = MessageHandler(display)
+    shown.setFormatter(logging.Formatter("%(message)s"))
+    root.setLevel(logging.INFO)
+    root.addHandler(file)
+    root.addHandler(shown)
+    root.propagate = False
+    facts = {
+        "model": "a new tiny one" if config.model.path is None else config.model.path,
+        "tasks": config.tasks.name,
+        "platform": platform.name,
+        "threads": f"trainer {threads.trainer}, engine {threads.engine}",
+        "folder": str(folder.path),
+    }
+    log.info("event=started folder=%s threads=%s pid=%s", folder.path, threads, os.getpid())
+    try:
+        with display:
+            display.start(folder.name, facts)
+            yield display
+    finally:
+        root.removeHandler(file)
+        root.removeHandler(shown)
+        file.close()
+
+
+@contextlib.contextmanager
+def interruptible(run: "Run | Fitting", display: Display) -> Generator[None]:
+    """The first SIGINT or SIGTERM stops after the step, the second one at once."""
+    event_loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None, "interruptible() needs a running task"
+
+    def stop(name: str) -> None:
+        if run.is_stopping:
+            task.cancel()
+        run.is_stopping = True
+        run.stop_reason = name
+        display.message(f"{name}: stopping after this step; once more stops at once.")
+
+    signals: list[Literal[signal.Signals.SIGINT, signal.Signals.SIGTERM]] = [
+        signal.SIGINT,
+        signal.SIGTERM,
+    ]
+    for number in signals:
+        event_loop.add_signal_handler(number, stop, number.name)
+    try:
+        yield
+    finally:
+        for number in signals:
+            event_loop.remove_signal_handler(number)
+
+
+def print_line(text: str) -> None:
+    """One line on standard output."""
+    sys.stdout.write(text + "\n")

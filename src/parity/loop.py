@@ -1,0 +1,179 @@
+"""The training loop, synchronous and asynchronous alike.
+
+who        makes                          waits for
+produce    a group of episodes per task   a free slot of the buffer
+train      samples, then new weights      groups_per_step finished groups
+publish    a version live in the engines  the trainer's step; with in_flight=finish also
+                                          the generations that are under way
+
+Slots of trained groups are given back when the weights trained on them are live, so with
+`max_lag = 0` generating and training alternate, and with more they overlap. Evaluation and
+checkpoints happen between a publication and that release: on one version, with nothing of
+the next step begun in synchronous mode.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from parity.build import Run
+from parity.errors import DeadlineError
+from parity.evaluation import Evaluation
+from parity.rollouts.report import lag_metrics, rollout_metrics
+from parity.rollouts.samples import to_samples
+from parity.types import Group, StepReport
+
+log = logging.getLogger(__name__)
+
+
+async def train(run: Run) -> None:
+    """Train to `config.steps` optimizer steps, from wherever the trainer stands."""
+    if run.progress.eval_first is None:
+        await evaluate(run)
+    async with generation(run):
+        while run.trainer.step_index < run.config.steps and not run.should_stop():
+            await one_step(run)
+    if run.progress.last_eval_step != run.trainer.step_index:
+        await evaluate(run)
+
+
+async def one_step(run: Run) -> None:
+    """Take groups, train on them, publish, look after the run."""
+    groups = await take(run)
+    episodes = [episode for group in groups for episode in group.episodes]
+    bound = math.ceil(run.config.rollouts.max_lag)
+    metrics = rollout_metrics(groups)
+    metrics |= lag_metrics(episodes, version=run.buffer.version, bound=bound)
+    samples = to_samples(groups, run.advantage)
+    with run.timer.phase("train"):
+        report = await run.runtime.in_trainer(lambda: run.trainer.step(samples))
+    step = report.step
+    is_published = step % run.config.rollouts.steps_per_publish == 0
+    if is_published:
+        await publish(run)
+    await between(run, step)
+    if is_published:
+        run.buffer.release(run.progress.version)
+    after(run, report, groups, metrics)
+
+
+async def take(run: Run) -> list[Group]:
+    """The groups of the next step; an end to the wait that says what was waited for."""
+    rollouts = run.config.rollouts
+    deadline_s = (rollouts.max_retries + 1) * (
+        rollouts.episode_timeout_s + run.config.grader.timeout_s * rollouts.group_size
+    )
+    started = time.monotonic()
+    with run.timer.phase("wait"):
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await run.buffer.take()
+        except TimeoutError:
+            raise DeadlineError(
+                f"no step's worth of groups finished within {deadline_s:.0f} s: waited "
+                f"{time.monotonic() - started:.0f} s for {rollouts.groups_per_step} groups with "
+                f"{run.buffer.counts.in_flight} in flight; engine: {run.engine.stats()}. Raise "
+                "rollouts.episode_timeout_s if episodes really take so long."
+            ) from None
+
+
+async def publish(run: Run) -> None:
+    """Make the trainer's weights live in the engines as the next version."""
+    version = run.progress.version + 1
+    with run.timer.phase("publish"):
+        await run.transfer.publish(run.weights(), version=version, switch=run.generation.switch)
+    run.progress.version = version
+
+
+async def between(run: Run, step: int) -> None:
+    """Evaluate and save where it is due."""
+    every = run.config.eval.every_steps
+    if every is not None and step % every == 0:
+        await evaluate(run)
+    every = run.config.checkpoint.every_steps
+    if every is not None and step % every == 0 and step < run.config.steps:
+        await checkpoint(run)
+
+
+async def evaluate(run: Run) -> Evaluation:
+    """Evaluate the live weights and remember the first and the last result."""
+    run.display.activity("evaluating")
+    with run.timer.phase("eval"):
+        evaluation = await run.parts.evaluator.run()
+    step = run.trainer.step_index
+    run.progress.last_eval_step = step
+    run.progress.eval_last = evaluation.accuracy
+    if run.progress.eval_first is None:
+        run.progress.eval_first = evaluation.accuracy
+    if run.config.trackers.dump_episodes:
+        run.dump.write(step, evaluation.groups(), split="eval")
+    run.display.evaluation(step, evaluation.metrics)
+    run.trackers.log(step, evaluation.metrics)
+    run.display.activity("training")
+    return evaluation
+
+
+async def checkpoint(run: Run) -> None:
+    """Save everything that a resumed run needs."""
+    run.display.activity("saving a checkpoint")
+    with run.timer.phase("checkpoint"):
+        state = run.state()
+        step = run.trainer.step_index
+        await run.runtime.in_trainer(lambda: run.checkpoints.save(step, run.trainer.save, state))
+    run.display.activity("training")
+
+
+def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, float]) -> None:
+    """Report the step."""
+    counts = run.buffer.counts
+    counts.check()
+    run.forget(groups)
+    metrics |= report.metrics
+    metrics |= run.time_metrics(groups)
+    metrics |= {
+        "buffer/issued": counts.issued,
+        "buffer/trained": counts.trained,
+        "buffer/dropped": sum(counts.dropped.values()),
+        "buffer/in_flight": counts.in_flight,
+        "publish/version": run.progress.version,
+    }
+    if run.config.trackers.dump_episodes:
+        run.dump.write(report.step, groups)
+    run.trackers.log(report.step, metrics)
+    run.display.step(report.step, metrics)
+    for sentence in run.advisor(metrics):
+        run.display.message(sentence)
+
+
+@asynccontextmanager
+async def generation(run: Run) -> AsyncIterator[None]:
+    """Keep the buffer's slots busy; a failing task source ends the training too."""
+    try:
+        async with asyncio.TaskGroup() as background:
+            producer = background.create_task(produce(run), name="produce")
+            try:
+                yield
+            finally:
+                producer.cancel()
+                await run.buffer.close("run_ended")
+    except BaseExceptionGroup as errors:
+        raise first_cause(errors) from None
+
+
+def first_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error inside nested groups: the one that ended the run."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def produce(run: Run) -> None:
+    """Start one group per task, each as soon as a slot is free."""
+    while True:
+        await run.buffer.slot()
+        index, task = run.next_task()
+        run.buffer.start(index, lambda index=index, task=task: run.run_group(task, index))

@@ -1,0 +1,134 @@
+"""`parity eval`: accuracy and pass@k of a run or a model on held-out tasks, without training.
+
+A run brings its own configuration and its exported model; any other model is measured on the
+tasks and reward of a recipe. The result goes to the terminal and to an `eval` run folder.
+"""
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from parity.build import open_parts
+from parity.config import environment
+from parity.config.arithmetic import check
+from parity.config.compose import load_train
+from parity.config.saved import save
+from parity.config.schema import TrainConfig
+from parity.errors import ConfigError
+from parity.evaluation import Evaluation
+from parity.folder import RunFolder
+from parity.launch import new_folder, opened_display, prepare
+from parity.observe.encode import encode
+from parity.observe.summary import Summary
+from parity.rollouts.dump import EpisodeDump
+
+
+def evaluate(
+    run_or_model: str,
+    *,
+    recipe: str | None,
+    overrides: Sequence[str],
+    samples: int | None,
+    tasks: int | None,
+    temperature: float | None,
+    k: tuple[int, ...],
+) -> int:
+    """Run `parity eval`; returns the exit code."""
+    config = wanted(run_or_model, recipe=recipe, overrides=overrides)
+    changes = {
+        "samples_per_task": samples or (max(k) if k else None),
+        "num_tasks": tasks,
+        "temperature": temperature,
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, **changes))
+    check(config)
+    evaluation = asyncio.run(_evaluate(config, run_or_model, k or powers(config)))
+    show(evaluation)
+    return 0
+
+
+def wanted(run_or_model: str, *, recipe: str | None, overrides: Sequence[str]) -> TrainConfig:
+    """The configuration to measure under: the run's own, or a recipe's with another model."""
+    run_dir = find_run_dir(run_or_model)
+    if run_dir is not None and recipe is None:
+        folder = RunFolder(run_dir)
+        if not folder.model_dir.is_dir():
+            raise ConfigError(
+                f"{run_dir} holds no exported model yet; let the run end, or evaluate a model "
+                "folder with --recipe."
+            )
+        if folder.info().kind != "train":
+            raise ConfigError(
+                f"{run_dir} is an {folder.info().kind} run; give its model and a recipe, as in "
+                f"`parity eval {folder.model_dir} --recipe quickstart`."
+            )
+        own = [f"model.path={json.dumps(str(folder.model_dir.resolve()))}"]
+        return load_train(str(folder.config_path), [*own, *overrides])
+    if recipe is None:
+        raise ConfigError(
+            f"{run_or_model!r} is no run, and a model needs tasks to be measured on; add --recipe "
+            "NAME, as in --recipe quickstart."
+        )
+    path = str(RunFolder(run_dir).model_dir) if run_dir is not None else run_or_model
+    return load_train(recipe, [f"model.path={json.dumps(path)}", *overrides])
+
+
+def find_run_dir(name: str) -> Path | None:
+    """The run folder of that path or name, or None where there is none."""
+    runs = environment.runs_dir() or Path("runs")
+    for path in (Path(name), runs / name):
+        if (path / "run.json").is_file():
+            return path
+    return None
+
+
+def powers(config: TrainConfig) -> tuple[int, ...]:
+    """1, 2, 4 and so on up to the answers per task."""
+    n = config.eval.samples_per_task
+    return tuple(2**i for i in range(n.bit_length())) if n > 1 else ()
+
+
+async def _evaluate(config: TrainConfig, name: str, ks: Sequence[int]) -> Evaluation:
+    folder = new_folder(config, recipe=f"eval-{Path(name).name}", kind="eval")
+    save(config, folder.config_path)
+    platform, threads = prepare(config, max_lag=0.0)
+    with opened_display(config, folder, platform, threads) as display:
+        async with open_parts(config, platform=platform, threads=threads, display=display) as parts:
+            display.activity("evaluating")
+            evaluation = await parts.evaluator.run(ks=ks)
+    with EpisodeDump(folder.episodes_dir) as dump:
+        dump.write(0, evaluation.groups(), split="eval")
+    text = json.dumps(encode(evaluation.metrics), indent=2)
+    (folder.path / "evaluation.json").write_text(text + "\n")
+    Summary(
+        status="finished",
+        platform=platform.name,
+        steps=0,
+        eval_first=evaluation.accuracy,
+        eval_last=evaluation.accuracy,
+    ).write(folder.path)
+    return evaluation
+
+
+def show(evaluation: Evaluation) -> None:
+    """Print the result as a table, intervals beside their values."""
+    table = Table("metric", "value", "95 % interval", title="evaluation")
+    metrics = evaluation.metrics
+    for name, value in metrics.items():
+        if "_low" in name or "_high" in name:
+            continue
+        stem, _, k = name.rpartition("_")
+        low_high = (
+            (f"{name}_low", f"{name}_high")
+            if not k.isdecimal()
+            else (f"{stem}_low_{k}", f"{stem}_high_{k}")
+        )
+        interval = " to ".join(f"{metrics[n]:.3f}" for n in low_high if n in metrics)
+        table.add_row(name.removeprefix("eval/"), f"{value:.3f}", interval)
+    Console(no_color=environment.is_color_off()).print(table)

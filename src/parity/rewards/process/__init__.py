@@ -1,0 +1,1 @@
+"""Grader processes: the driver's side, the wire between the two, and what bounds a process."""

@@ -1,0 +1,157 @@
+"""Supervised fine-tuning: the source's own answers, in the styles that the run file mixes.
+
+    step     draws                     does
+    draw     batch_size tasks          answer -> style -> ids, prompt masked
+    train    the samples               one optimizer step of the same trainer as RL
+
+Used by `parity sft`, by which also the quickstart's warm checkpoint is built. Evaluation
+before the first and after the last step, on the same held-out tasks as RL. The style of an
+example is a function of the seed and its number, so a run can be repeated exactly.
+"""
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from parity.algorithms.objective import SftObjective
+from parity.build import Parts
+from parity.config.schema import AnswerStyle, SftConfig
+from parity.errors import DataError
+from parity.evaluation import Evaluation
+from parity.models.rendering import Renderer
+from parity.observe.dashboard.display import Display
+from parity.observe.timer import PhaseTimer
+from parity.observe.tracking import Trackers
+from parity.runtime.inline import InlineRuntime
+from parity.tasks.stream import TaskStream
+from parity.training.trainer import Trainer
+from parity.types import NO_VERSION, Sample, Task
+from parity.weights.direct import DirectTransfer
+from parity.weights.transfer import Weights
+
+
+class Fitting:
+    """One SFT run, wired."""
+
+    def __init__(
+        self,
+        config: SftConfig,
+        *,
+        parts: Parts,
+        runtime: InlineRuntime,
+        trackers: Trackers,
+        display: Display,
+        timer: PhaseTimer,
+    ) -> None:
+        self.config = config
+        self.parts = parts
+        self.runtime = runtime
+        self.trackers = trackers
+        self.display = display
+        self.timer = timer
+        self.is_stopping = False
+        self.stop_reason = ""
+        self.started = time.monotonic()
+        self.trained_tokens = 0.0
+        self.trainer = Trainer(
+            parts.model,
+            objective=SftObjective(),
+            optimizer=config.optimizer,
+            schedule=config.schedule,
+            config=config.trainer,
+            total_steps=config.steps,
+            temperature=1.0,
+            device=parts.device,
+        )
+
+    async def run(self) -> tuple[Evaluation, Evaluation]:
+        """Train; what the evaluations before and after found."""
+        first = await self._evaluate()
+        self.display.activity("training")
+        examples = self._examples()
+        self.started = time.monotonic()
+        while self.trainer.step_index < self.config.steps and not self.is_stopping:
+            await self._step([next(examples) for _ in range(self.config.batch_size)])
+        transfer = DirectTransfer([self.parts.engine])
+        weights = Weights(self.trainer.named_weights(), self.trainer.aliases())
+        await transfer.publish(weights, version=1, switch=self.parts.setup.generation.switch)
+        return first, await self._evaluate()
+
+    def export(self, path: Path) -> None:
+        """Write the fitted model as a Hugging Face folder."""
+        self.trainer.export(path, self.parts.tokenizer)
+
+    async def _step(self, samples: Sequence[Sample]) -> None:
+        with self.timer.phase("train"):
+            report = await self.runtime.in_trainer(lambda: self.trainer.step(samples))
+        times = self.timer.step()
+        self.trained_tokens += report.metrics["train/tokens"]
+        metrics = dict(report.metrics)
+        metrics |= {name: value for name, value in times.metrics().items() if value is not None}
+        if times.elapsed_s > 0:
+            metrics["time/tokens_per_s"] = report.metrics["train/tokens"] / times.elapsed_s
+        self.trackers.log(report.step, metrics)
+        self.display.step(report.step, metrics)
+
+    async def _evaluate(self) -> Evaluation:
+        self.display.activity("evaluating")
+        with self.timer.phase("eval"):
+            evaluation = await self.parts.evaluator.run()
+        self.display.evaluation(self.trainer.step_index, evaluation.metrics)
+        self.trackers.log(self.trainer.step_index, evaluation.metrics)
+        return evaluation
+
+    def _examples(self) -> Iterator[Sample]:
+        source, indices = self.parts.train_tasks
+        stream = TaskStream(
+            source,
+            renderer=self.parts.renderer,
+            prompts=self.config.prompts,
+            seed=self.config.seed,
+            first=indices.start,
+            last=indices.stop,
+        )
+        for number, task in enumerate(stream):
+            noise = random.Random(f"{self.config.seed}/{number}")
+            yield example(task, number, self.parts.renderer, self.config.answers, noise)
+
+
+def example(
+    task: Task, number: int, renderer: Renderer, styles: Sequence[AnswerStyle], noise: random.Random
+) -> Sample:
+    """The task with its answer, written in one of the styles; raises DataError without answer."""
+    if task.answer is None:
+        raise DataError(
+            f"{task.task_id}: there is no answer to learn from; set tasks.answer_column to the "
+            "column that holds it."
+        )
+    style = noise.choices(styles, weights=[style.weight for style in styles])[0]
+    text = style.template.replace("{answer}", transformed(task.answer, style, noise))
+    answer = renderer.encode_answer(task, text)
+    num_prompt, num_answer = len(task.tokens), len(answer)
+    total = num_prompt + num_answer
+    return Sample(
+        group=number,
+        tokens=task.tokens + answer,
+        loss_mask=(False,) * num_prompt + (True,) * num_answer,
+        logprobs=(0.0,) * total,
+        versions=(NO_VERSION,) * total,
+        advantages=(0.0,) * total,
+        num_prompt_tokens=num_prompt,
+    )
+
+
+def transformed(answer: str, style: AnswerStyle, noise: random.Random) -> str:
+    """The answer as the style changes it; too short an answer stays as it is."""
+    letters = list(answer)
+    if style.transform == "reverse":
+        letters.reverse()
+    elif style.transform == "shuffle":
+        noise.shuffle(letters)
+    elif style.transform == "swap" and len(letters) > 1:
+        place = noise.randrange(len(letters) - 1)
+        letters[place], letters[place + 1] = letters[place + 1], letters[place]
+    elif style.transform == "drop" and len(letters) > 1:
+        del letters[noise.randrange(len(letters))]
+    return "".join(letters)

@@ -1,0 +1,140 @@
+"""What the trainer writes into a checkpoint folder, and reads back bit for bit.
+
+    FOLDER/config.json, model.safetensors, ...   the weights, loadable by transformers as it is
+    FOLDER/trainer/                              optimizer moments, step, random generators,
+                                                 by torch.distributed.checkpoint
+
+Only tensors are stored in `trainer/`, under parameter names, and loading copies them into
+the live ones. The folder becomes a checkpoint by `checkpoint.py`, not here.
+"""
+
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
+from torch.optim import AdamW
+from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from parity.errors import CheckpointError
+from parity.models.config import ModelConfig
+from parity.models.loading import load_model
+from parity.models.parameters import named_weights
+from parity.training.forward import attention_name
+from parity.training.optimizers import MOMENTS
+
+TRAINER_DIR = "trainer"
+HOST_RANDOM, DEVICE_RANDOM = "random.host", "random.device"
+
+
+def save(path: Path, *, model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+    """Write weights and `tensors` into the folder `path`."""
+    save_model(path, model)
+    with _quiet():
+        save_tensors(dict(tensors), checkpoint_id=path / TRAINER_DIR, no_dist=True)
+
+
+def load(path: Path, *, model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+    """Copy what `save` wrote into the weights of `model` and into `tensors`, in place.
+
+    Raises CheckpointError where names or shapes differ.
+    """
+    stored = dict(named_weights(_stored_model(path, model)))
+    live = dict(named_weights(model))
+    _check_names(path, "weights", {n: t.shape for n, t in stored.items()}, live)
+    folder = path / TRAINER_DIR
+    try:
+        metadata = FileSystemReader(folder).read_metadata()
+        shapes = {
+            name: entry.size
+            for name, entry in metadata.state_dict_metadata.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
+        _check_names(path, "optimizer state", shapes, tensors)
+        with _quiet():
+            load_tensors(dict(tensors), checkpoint_id=folder, no_dist=True)
+    except (OSError, RuntimeError, ValueError, CheckpointException) as error:
+        raise CheckpointError(
+            f"{folder} can't be read ({type(error).__name__}: {error}); take an older checkpoint."
+        ) from error
+    with torch.no_grad():
+        for name, tensor in live.items():
+            tensor.copy_(stored[name])
+
+
+def save_model(path: Path, model: PreTrainedModel) -> None:
+    """Write a Hugging Face folder with config and safetensors, tied weights once."""
+    path.mkdir(parents=True, exist_ok=True)
+    with _quiet():
+        model.save_pretrained(path)
+
+
+def optimizer_tensors(model: PreTrainedModel, optimizer: AdamW) -> dict[str, Tensor]:
+    """The live moments of every trained parameter, by name."""
+    return {
+        f"optimizer.{name}.{moment}": optimizer.state[parameter][moment]
+        for name, parameter in model.named_parameters()
+        if parameter in optimizer.state
+        for moment in MOMENTS
+    }
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The state of torch's generators: the host's, and the device's where it has its own."""
+    states = {HOST_RANDOM: torch.get_rng_state()}
+    if device.type != "cpu":
+        states[DEVICE_RANDOM] = torch.get_device_module(device).get_rng_state(device)
+    return states
+
+
+def set_random_state(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Put back what `random_state` gave."""
+    torch.set_rng_state(states[HOST_RANDOM])
+    if DEVICE_RANDOM in states:
+        torch.get_device_module(device).set_rng_state(states[DEVICE_RANDOM], device)
+
+
+def _stored_model(path: Path, model: PreTrainedModel) -> PreTrainedModel:
+    """The weights of the folder in a second model on the host, complete or CheckpointError."""
+    config = ModelConfig(
+        path=str(path),
+        attention=attention_name(model),  # pyright: ignore[reportArgumentType]
+        trust_remote_code=bool(model.config.to_dict().get("auto_map")),
+    )
+    return load_model(config, dtype="float32", device="cpu")
+
+
+def _check_names(
+    path: Path, what: str, stored: Mapping[str, torch.Size], live: Mapping[str, Tensor]
+) -> None:
+    missing = sorted(live.keys() - stored.keys())
+    unknown = sorted(stored.keys() - live.keys())
+    other = sorted(n for n in live.keys() & stored.keys() if live[n].shape != stored[n])
+    if missing or unknown or other:
+        raise CheckpointError(
+            f"{path} doesn't fit this run: its {what} lack {missing[:3]} ({len(missing)}), bring"
+            f" unknown {unknown[:3]} ({len(unknown)}), have other shapes in {other[:3]}"
+            f" ({len(other)}); resume with the model that wrote it."
+        )
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """No progress bars, and no word about saving from a single process, which is meant."""
+    had_bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            yield
+    finally:
+        if had_bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,346 @@
+"""The trainer of one device: samples in, new weights out.
+
+    step      does                                        can fail with
+    pack      samples -> micro-batches, global weights    DataError
+    score     forward, objective, backward, per part      (whatever torch raises)
+    check     loss and gradient are finite                TrainingError
+    apply     clip, AdamW step at the step's rate
+
+Up to `apply`, nothing of the model or the optimizer has changed: a refused step can be
+looked at, and the weights are still those of the step before. `step_index` counts steps
+taken, skipped ones included; it is the schedule's only clock. Calls come from one thread at
+a time. One data set of one version may feed several steps: with `loss.old_logprobs=trainer`
+the ratio is taken against the weights that begin each step, hence 1, by definition.
+"""
+
+import copy
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from parity.algorithms.objective import (
+    NOT_FINITE,
+    TOKENS,
+    Objective,
+    ObjectiveTerms,
+    PolicyObjective,
+    TokenFields,
+    means,
+)
+from parity.errors import ConfigError, TrainingError
+from parity.models.parameters import aliases_of, named_weights
+from parity.training import state
+from parity.training.config import AdamWConfig, ScheduleConfig, TrainerConfig
+from parity.training.forward import Scorer, prepare_model
+from parity.training.layout import ModelCost
+from parity.training.optimizers import build_adamw, set_learning_rate
+from parity.training.packing import Batch, MicroBatch, pack
+from parity.training.schedules import learning_rate_share
+from parity.training.sharing import sharing_fault
+from parity.types import Sample, StepReport
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer:
+    """Owns the weights, the optimizer and the place in the schedule."""
+
+    def __init__(  # noqa: PLR0913 (each one is a section of the run file or a shared value)
+        self,
+        model: PreTrainedModel,
+        *,
+        objective: Objective,
+        optimizer: AdamWConfig,
+        schedule: ScheduleConfig,
+        config: TrainerConfig,
+        total_steps: int,
+        temperature: float,
+        device: torch.device,
+    ) -> None:
+        """Take over `model`: it is moved to `device` in float32 and trained in place.
+
+        Where the objective needs a reference, a frozen copy of `model` as it is now is kept;
+        so pass the starting weights, also for a run that goes on from a checkpoint (`load`).
+
+        Args:
+            model: a causal language model.
+            objective: what is minimised; says how token losses become one number.
+            optimizer: the optimizer's section of the run file.
+            schedule: the learning rate over steps.
+            config: the trainer's section of the run file.
+            total_steps: optimizer steps of the whole run, >= 1; the schedule's length.
+            temperature: the sampling temperature, > 0.
+            device: where everything is computed.
+        """
+        if not (math.isfinite(temperature) and temperature > 0.0):
+            raise ConfigError(
+                f"sampling.temperature is {temperature}; a policy can be trained at a temperature"
+                " > 0 only. Set sampling.temperature=1.0."
+            )
+        prepare_model(model, gradient_checkpointing=config.gradient_checkpointing, device=device)
+        self.model = model
+        self.step_index = 0
+        self._objective = objective
+        self._optimizer_config = optimizer
+        self._schedule = schedule
+        self._config = config
+        self._total_steps = total_steps
+        self._device = device
+        self._scorer = Scorer(model, config=config, temperature=temperature, device=device)
+        self._reference: Scorer | None = None
+        if objective.needs_reference:
+            frozen = copy.deepcopy(model).requires_grad_(False).eval()
+            self._reference = Scorer(frozen, config=config, temperature=temperature, device=device)
+        self._optimizer = build_adamw(model.named_parameters(), optimizer)
+        self._cost = ModelCost.of(model)
+        self._shares_prefixes = None if config.prefix_sharing == "auto" else False
+        # A policy loss is 0 where the advantage is 0, in value and gradient; so are its sums'.
+        self._skips_zero_advantage = isinstance(objective, PolicyObjective) and not (
+            objective.needs_reference or objective.needs_entropy_gradient
+        )
+
+    def step(self, samples: Sequence[Sample]) -> StepReport:
+        """Take one optimizer step on `samples`, the whole batch, in any order.
+
+        A batch in which no token can have a gradient (nothing trained, or every advantage 0
+        under an objective that needs one) leaves weights and optimizer alone and is reported
+        with `is_applied=False`; the step is taken all the same.
+
+        Raises TrainingError where loss or gradient aren't finite; nothing has changed then.
+        """
+        begin_s = time.perf_counter()
+        batch = self._pack(samples)
+        rate = self._optimizer_config.lr * learning_rate_share(
+            self.step_index, self._schedule, self._total_steps
+        )
+        metrics = _batch_metrics(batch)
+        is_applied = any(part.needs_gradient for part in batch.micro_batches)
+        try:
+            totals = self._accumulate(batch)
+            metrics |= totals.metrics
+            self._check_loss(totals)
+            if is_applied:
+                metrics["train/grad_norm"] = self._apply(rate)
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
+        self.step_index += 1
+        if not is_applied:
+            logger.warning(
+                "event=step_skipped step=%d samples=%d trained_tokens=%d reason=no token has a"
+                " gradient",
+                self.step_index,
+                batch.num_samples,
+                batch.num_trained_tokens,
+            )
+        metrics["train/learning_rate"] = rate
+        metrics["train/skipped_steps"] = float(not is_applied)
+        metrics["train/step_s"] = time.perf_counter() - begin_s
+        return StepReport(step=self.step_index, metrics=metrics, is_applied=is_applied)
+
+    def logprobs_of(self, samples: Sequence[Sample]) -> list[Tensor]:
+        """Per sample the log-probs [L] under the current weights, 0.0 where not trained.
+
+        The tokens are laid out as `step` would, so both see the same numbers.
+        """
+        batch = self._pack(samples)
+        result = [torch.zeros(len(sample.tokens)) for sample in samples]
+        for part in batch.micro_batches:
+            with torch.no_grad():
+                logprobs = self._scorer(part.to(self._device)).logprobs.cpu()
+            for index, values in zip(*_by_sample(part, logprobs), strict=True):
+                result[index][torch.tensor(samples[index].loss_mask)] = values
+        return result
+
+    def named_weights(self) -> list[tuple[str, Tensor]]:
+        """The live weights under their Hugging Face names, each storage once.
+
+        They change with the next step: copy before then.
+        """
+        return named_weights(self.model)
+
+    def aliases(self) -> tuple[tuple[str, str], ...]:
+        """Tied weights: (name that is left out, name that is given)."""
+        return aliases_of(self.model)
+
+    def save(self, path: Path) -> None:
+        """Write everything that `load` needs into the folder `path`."""
+        state.save(path, model=self.model, tensors=self._tensors())
+
+    def load(self, path: Path) -> None:
+        """Go on from what `save` wrote, bit for bit; the reference stays as it is.
+
+        Raises CheckpointError where the folder is of another model or optimizer.
+        """
+        tensors = self._tensors()
+        state.load(path, model=self.model, tensors=tensors)
+        self.step_index = int(tensors["step_index"])
+        state.set_random_state(tensors, self._device)
+
+    def export(self, path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Write a plain Hugging Face folder: weights, config and tokenizer."""
+        state.save_model(path, self.model)
+        tokenizer.save_pretrained(str(path))
+
+    def _pack(self, samples: Sequence[Sample]) -> Batch:
+        if self._shares_prefixes is None:
+            self._shares_prefixes = self._may_share_prefixes()
+        return pack(
+            samples,
+            aggregation=self._objective.aggregation,
+            max_tokens=self._config.max_tokens_per_micro_batch,
+            prefix_sharing=self._shares_prefixes,
+            cost=self._cost,
+            skips_zero_advantage=self._skips_zero_advantage,
+        )
+
+    def _may_share_prefixes(self) -> bool:
+        """Try this very model; a refusal is logged once, with its reason."""
+        is_low_precision = self._config.dtype != "float32"
+        fault = sharing_fault(self._scorer, is_low_precision=is_low_precision, device=self._device)
+        if fault is not None:
+            logger.warning("event=prefix_sharing_off reason=%s", fault)
+        return fault is None
+
+    def _accumulate(self, batch: Batch) -> "_Totals":
+        """Forward and backward over all micro-batches; gradients add up in the parameters."""
+        terms: list[ObjectiveTerms] = []
+        for part in batch.micro_batches:
+            with torch.set_grad_enabled(part.needs_gradient):
+                terms.append(self._terms(part.to(self._device)))
+            if part.needs_gradient:
+                terms[-1].loss.backward()
+        return _Totals.of(terms)
+
+    def _terms(self, part: MicroBatch) -> ObjectiveTerms:
+        scores = self._scorer(part, needs_entropy_gradient=self._objective.needs_entropy_gradient)
+        reference = None
+        if self._reference is not None:
+            with torch.no_grad():
+                reference = self._reference(part).logprobs
+        fields = TokenFields(
+            logprobs=scores.logprobs,
+            rollout_logprobs=part.rollout_logprobs,
+            advantages=part.advantages,
+            weights=part.weights,
+            sample_index=part.sample_index,
+            entropy=scores.entropy,
+            reference_logprobs=reference,
+        )
+        return self._objective(fields)
+
+    def _check_loss(self, totals: "_Totals") -> None:
+        wrong = [i for i, loss in enumerate(totals.losses) if not math.isfinite(loss)]
+        if wrong or totals.num_not_finite:
+            raise TrainingError(
+                f"step {self.step_index + 1} is refused: the loss is {totals.loss}, and"
+                f" {totals.num_not_finite} of {totals.num_tokens} trained tokens have a log-prob,"
+                f" advantage or entropy that isn't finite (loss not finite in micro-batches"
+                f" {wrong[:8]} of {len(totals.losses)}); weights and optimizer are unchanged."
+                " Look at the batch's log-probs and advantages, or lower optimizer.lr."
+            )
+
+    def _apply(self, rate: float) -> float:
+        """Check, clip, step; returns the gradient norm before clipping."""
+        gradients = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
+        norm = get_total_norm(gradients.values())
+        norm_value = float(norm)
+        if not math.isfinite(norm_value):
+            raise TrainingError(self._gradient_fault(gradients, norm_value))
+        if self._config.max_grad_norm is not None:
+            trained = (p for p in self.model.parameters() if p.grad is not None)
+            clip_grads_with_norm_(trained, self._config.max_grad_norm, norm)
+        set_learning_rate(self._optimizer, rate)
+        self._optimizer.step()
+        return norm_value
+
+    def _gradient_fault(self, gradients: Mapping[str, Tensor], norm: float) -> str:
+        counts = {name: int((~g.isfinite()).sum()) for name, g in gradients.items()}
+        wrong = [f"{name} ({count})" for name, count in counts.items() if count]
+        where = (
+            f"{len(wrong)} of {len(counts)} parameters have entries that aren't finite:"
+            f" {', '.join(wrong[:5])}"
+            if wrong
+            else "every entry is finite, but their squares overflow"
+        )
+        return (
+            f"step {self.step_index + 1} is refused: the gradient norm is {norm}; {where}; weights"
+            " and optimizer are unchanged. Lower optimizer.lr or look at the batch's advantages."
+        )
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The state beside the weights: optimizer moments (live), step, random generators."""
+        return {
+            **state.optimizer_tensors(self.model, self._optimizer),
+            "step_index": torch.tensor(self.step_index),
+            **state.random_state(self._device),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Sums over the micro-batches of a step, in float64."""
+
+    losses: list[float]  # per micro-batch
+    sums: Mapping[str, float]
+
+    @classmethod
+    def of(cls, terms: Sequence[ObjectiveTerms]) -> "_Totals":
+        names = list(terms[0].sums) if terms else []
+        rows = [
+            torch.stack([term.loss.detach(), *(term.sums[name] for name in names)])
+            for term in terms
+        ]
+        table = torch.stack(rows).tolist() if rows else []
+        sums = {name: _sum([row[1 + i] for row in table]) for i, name in enumerate(names)}
+        return cls([row[0] for row in table], sums)
+
+    @property
+    def loss(self) -> float:
+        return _sum(self.losses)
+
+    @property
+    def num_tokens(self) -> int:
+        return round(self.sums.get(TOKENS, 0.0))
+
+    @property
+    def num_not_finite(self) -> int:
+        return round(self.sums.get(NOT_FINITE, 0.0))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Loss and means over tokens; nothing where there is no token."""
+        return {"train/loss": self.loss, **means(self.sums)} if self.losses else {}
+
+
+def _sum(values: Sequence[float]) -> float:
+    """The sum in one fixed order; NaN and infinities go through."""
+    return sum(values, start=0.0)
+
+
+def _batch_metrics(batch: Batch) -> dict[str, float]:
+    """What is known of a batch before it is computed; shares only where there is a token."""
+    metrics = {
+        "train/tokens": float(batch.num_effective_tokens),
+        "train/computed_tokens": float(batch.num_padded_tokens),
+    }
+    if batch.num_samples:
+        metrics["train/trained_tokens_mean"] = batch.num_trained_tokens / batch.num_samples
+    if batch.padding_share is not None:
+        metrics["train/padding_share"] = batch.padding_share
+    if batch.shared_share is not None:
+        metrics["train/prefix_shared_share"] = batch.shared_share
+    return metrics
+
+
+def _by_sample(part: MicroBatch, values: Tensor) -> tuple[list[int], Sequence[Tensor]]:
+    """`values` [T] cut into one tensor per sample, and which samples these are."""
+    samples, counts = part.sample_index.unique_consecutive(return_counts=True)
+    return samples.tolist(), values.split(counts.tolist())
