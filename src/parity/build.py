@@ -1,9 +1,7 @@
 """From a resolved configuration to wired objects: the one place that knows every part.
 
-Used by `launch.py`. `open_parts` yields what generating and grading need (train, SFT and eval
-share it), `open_run` adds the training side. Both close everything in the reverse order,
-whatever happened. Grader processes start while the model loads, so that the first answers
-come seconds after the command.
+Used by `launch.py` and driven by `loop.py`. `open_run` adds the training side to `parts.py`
+and closes everything in the reverse order, whatever happened.
 """
 
 import asyncio
@@ -15,37 +13,29 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from parity.algorithms.advantages.advantage import load_advantage
 from parity.algorithms.losses.loss import load_loss
 from parity.algorithms.objective import PolicyObjective
-from parity.config.schema import SftConfig, TrainConfig
+from parity.config.schema import TrainConfig
 from parity.config.threads import ThreadPlan
-from parity.engines import ENGINES
-from parity.engines.embedded.engine import EmbeddedEngine
 from parity.engines.engine import Engine
-from parity.errors import CheckpointError, ConfigError
-from parity.evaluation import Evaluator
+from parity.errors import CheckpointError
 from parity.folder import RunFolder
-from parity.models.loading import load_model, load_tokenizer
-from parity.models.rendering import Renderer, eos_token_ids
-from parity.models.tiny import make_tiny
 from parity.observe.advice import Advisor
 from parity.observe.dashboard.display import Display
 from parity.observe.timer import GENERATE, PhaseTimer
 from parity.observe.tracking import Trackers
+from parity.parts import Parts, load, open_parts
 from parity.platforms.platform import Platform
-from parity.rewards.process.pool import GraderPool
 from parity.rollouts.buffer import Buffer, Dropped
 from parity.rollouts.dump import EpisodeDump
 from parity.rollouts.generation import Generation
-from parity.rollouts.group import EpisodeSetup, GroupRunner
+from parity.rollouts.group import GroupRunner
 from parity.runtime.inline import InlineRuntime
 from parity.runtime.runtime import Runtime
-from parity.tasks import TASKS
-from parity.tasks.source import TaskSource
-from parity.tasks.stream import TaskStream, held_out, split
+from parity.tasks.stream import TaskStream
 from parity.training.checkpoint import Checkpoint, CheckpointStore
 from parity.training.trainer import Trainer
 from parity.types import Group, Json, Task
@@ -53,7 +43,6 @@ from parity.weights.direct import DirectTransfer
 from parity.weights.transfer import Transfer, Weights
 
 log = logging.getLogger(__name__)
-AnyConfig = TrainConfig | SftConfig
 
 
 @dataclass(slots=True)
@@ -83,22 +72,6 @@ class Progress:
                 "Parity. Resume with the version that wrote it."
             ) from error
         return progress
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What generating and grading need."""
-
-    platform: Platform
-    device: torch.device
-    threads: ThreadPlan
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    renderer: Renderer
-    engine: Engine
-    setup: EpisodeSetup
-    train_tasks: tuple[TaskSource, range]
-    evaluator: Evaluator
 
 
 @dataclass(kw_only=True)
@@ -151,7 +124,7 @@ class Run:
         """The next group's index and task: first those that a killed process left open."""
         if self._again:
             index, position = self._again.pop(0)
-            task = next(self.stream.at(position))
+            task = self.stream.at(position)
         else:
             index = self.progress.next_index
             task, position = self._draw()
@@ -161,8 +134,8 @@ class Run:
 
     def _draw(self) -> tuple[Task, int]:
         """A fresh task, and the position from which it can be drawn again."""
-        before = self.stream.position
-        return next(self.stream), before
+        task = next(self.stream)
+        return task, self.stream.position - 1
 
     async def run_group(self, task: Task, index: int) -> Group | Dropped:
         """One group; its rewards are shown as soon as they exist."""
@@ -217,129 +190,6 @@ class Run:
 
 
 @asynccontextmanager
-async def open_parts(
-    config: AnyConfig,
-    *,
-    platform: Platform,
-    threads: ThreadPlan,
-    display: Display,
-    model: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None,
-    version: int = 0,
-) -> AsyncGenerator[Parts]:
-    """Everything that generates and grades, started.
-
-    Args:
-        model: weights and tokenizer to serve; None loads `config.model`.
-        version: which version these weights are.
-    """
-    async with AsyncExitStack() as stack:
-        grader = GraderPool(config.reward, config.grader)
-        stack.push_async_callback(grader.close)
-        grader_start = asyncio.create_task(grader.start())
-        stack.callback(grader_start.cancel)
-        display.activity("loading the model")
-        device = platform.device(0)
-        loaded, tokenizer = model or await asyncio.to_thread(load, config, device)
-        renderer = Renderer(tokenizer, chat_template=config.model.chat_template)
-        display.activity("reading the tasks")
-        source, train_range, eval_tasks = await asyncio.to_thread(read_tasks, config, renderer)
-        stop = tuple(sorted(eos_token_ids(loaded.generation_config, tokenizer)))
-        engine = open_engine(config, loaded, renderer, stop, threads=threads, version=version)
-        stack.push_async_callback(engine.close)
-        display.activity("starting the grader")
-        await grader_start
-        in_flight = config.rollouts.in_flight if isinstance(config, TrainConfig) else "continue"
-        setup = EpisodeSetup(
-            generation=Generation(engine, in_flight=in_flight),
-            grader=grader,
-            decode=renderer.decode,
-            sampling=config.sampling,
-            stop_token_ids=stop,
-            seed=config.seed,
-        )
-        evaluator = Evaluator(
-            setup,
-            tasks=eval_tasks,
-            temperature=config.eval.temperature,
-            samples_per_task=config.eval.samples_per_task,
-        )
-        yield Parts(
-            platform=platform,
-            device=device,
-            threads=threads,
-            model=loaded,
-            tokenizer=tokenizer,
-            renderer=renderer,
-            engine=engine,
-            setup=setup,
-            train_tasks=(source, train_range),
-            evaluator=evaluator,
-        )
-
-
-def load(
-    config: AnyConfig, device: torch.device
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model of the run file in float32 (master weights), and its tokenizer."""
-    if isinstance(config, SftConfig) and config.tiny_model is not None:
-        tiny, characters = make_tiny(config.tiny_model, config.seed)
-        return tiny.to(device), characters
-    tokenizer = load_tokenizer(config.model)
-    model = load_model(config.model, dtype="float32", device=device, tokenizer=tokenizer)
-    return model, tokenizer
-
-
-def read_tasks(config: AnyConfig, renderer: Renderer) -> tuple[TaskSource, range, list[Task]]:
-    """The training source with its range, and the rendered tasks of the evaluation."""
-    source = open_source(config.tasks, config.seed)
-    if config.eval.tasks is None:
-        train_range, eval_range = split(source, config.eval.num_tasks)
-        eval_source = source
-    else:
-        eval_source = open_source(config.eval.tasks, config.seed)
-        train_range = range(source.size)
-        eval_range = range(min(eval_source.size, config.eval.num_tasks))
-    tasks = held_out(eval_source, eval_range, renderer=renderer, prompts=config.prompts)
-    return source, train_range, tasks
-
-
-def open_source(config: object, seed: int) -> TaskSource:
-    """The task source of a `tasks` section."""
-    name = config.name  # pyright: ignore  # every section of a seam has a name
-    kind = TASKS.load(name)
-    source = kind(config, seed=seed)  # pyright: ignore
-    if not isinstance(source, TaskSource):
-        raise ConfigError(f"tasks.name={name!r} isn't a task source; register a TaskSource.")
-    return source
-
-
-def open_engine(
-    config: AnyConfig,
-    model: PreTrainedModel,
-    renderer: Renderer,
-    stop: tuple[int, ...],
-    *,
-    threads: ThreadPlan,
-    version: int,
-) -> Engine:
-    """The engine of the run file, serving a copy of `model`."""
-    kind = ENGINES.load(config.engine.name)
-    assert kind is EmbeddedEngine, f"engine {config.engine.name} has no wiring yet"
-    longest = config.prompts.max_prompt_tokens + config.sampling.max_new_tokens
-    return EmbeddedEngine(
-        model,
-        config=config.engine,
-        max_length=config.engine.max_length or longest,
-        eos_token_ids=stop,
-        decode=renderer.decode,
-        device=model.device,
-        threads=threads.engine,
-        seed=config.seed,
-        version=version,
-    )
-
-
-@asynccontextmanager
 async def open_run(
     config: TrainConfig,
     *,
@@ -377,6 +227,7 @@ async def open_run(
             )
         )
         source, train_range = parts.train_tasks
+        advantage = load_advantage(config.advantage.name)
         dump = stack.enter_context(EpisodeDump(folder.episodes_dir))
         yield Run(
             config=config,
@@ -406,9 +257,7 @@ async def open_run(
             display=display,
             dump=dump,
             progress=progress,
-            advantage=functools.partial(
-                load_advantage(config.advantage.name), config=config.advantage
-            ),
+            advantage=lambda rewards: advantage(rewards, config.advantage),
             advisor=Advisor(group_size=config.rollouts.group_size),
             _again=list(progress.open_groups),
         )

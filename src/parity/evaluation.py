@@ -105,7 +105,42 @@ def evaluation_metrics(
         metrics |= {
             "eval/response_tokens_mean": fmean(e.num_response_tokens for e in flat),
             "eval/truncated_share": fmean(e.finish_reason == "length" for e in flat),
-            "eval/unscored_share": fmean(isinstance(e.reward, Unscored) for e in flat),
-            "eval/failed_share": fmean(not isinstance(e.reward, Scored | Unscored) for e in flat),
+            "eval/scored_share": fmean(isinstance(e.reward, Scored) for e in flat),
+            "eval/tasks": float(sum(_is_known(episodes) for episodes in per_task)),
         }
+    return metrics | _several_answers_metrics(per_task, ks=ks)
+
+
+def _several_answers_metrics(
+    per_task: Sequence[Sequence[Episode]], *, ks: Sequence[int]
+) -> dict[str, float]:
+    """pass@k for the `ks` asked for, and the majority vote where a task has several answers."""
+    metrics: dict[str, float] = {}
+    marks = [[_is_correct(episode) for episode in episodes] for episodes in per_task]
+    for k in ks:
+        estimate = mean_pass_at_k(marks, k)
+        if estimate is not None:
+            metrics[f"eval/pass_at_{k}"] = estimate.value
+            metrics[f"eval/pass_at_low_{k}"] = estimate.low
+            metrics[f"eval/pass_at_high_{k}"] = estimate.high
+    if any(len(episodes) > 1 for episodes in per_task):
+        votes = [vote for episodes in per_task if (vote := _vote(episodes)) is not None]
+        if votes:
+            metrics["eval/majority_vote"] = fmean(votes)
     return metrics
+
+
+def _is_correct(episode: Episode) -> bool | None:
+    reward = episode.reward
+    return reward.value >= CORRECT if isinstance(reward, Scored) else None
+
+
+def _is_known(episodes: Sequence[Episode]) -> bool:
+    return any(_is_correct(episode) is not None for episode in episodes)
+
+
+def _vote(episodes: Sequence[Episode]) -> bool | None:
+    """Whether the most frequent graded response is correct; None where none was graded."""
+    graded = {e.response.strip(): mark for e in episodes if (mark := _is_correct(e)) is not None}
+    winner = majority_vote([e.response.strip() for e in episodes if e.response.strip() in graded])
+    return None if winner is None else graded[winner]

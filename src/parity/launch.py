@@ -22,11 +22,11 @@ from rich.console import Console
 
 import parity
 from parity import loop
-from parity.build import Run, open_parts, open_run
+from parity.build import Run, open_run
 from parity.config import environment
 from parity.config.arithmetic import check
-from parity.config.resolve import to_plain
 from parity.config.compose import load_train
+from parity.config.resolve import to_plain
 from parity.config.saved import save
 from parity.config.schema import SftConfig, TrainConfig
 from parity.config.threads import ThreadPlan, available_cores, plan
@@ -37,6 +37,7 @@ from parity.observe.dashboard.display import Display, MessageHandler
 from parity.observe.summary import Summary
 from parity.observe.timer import PhaseTimer
 from parity.observe.tracking import Trackers
+from parity.parts import open_parts
 from parity.platforms.detect import load as load_platform
 from parity.platforms.platform import Platform
 from parity.runtime.inline import InlineRuntime

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from parity.build import Run
@@ -136,7 +136,8 @@ def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, 
     metrics |= {
         "buffer/issued": counts.issued,
         "buffer/trained": counts.trained,
-        "buffer/dropped": sum(counts.dropped.values()),
+        "buffer/dropped": sum(counts.dropped.values()) - counts.failed,
+        "buffer/failed": counts.failed,
         "buffer/in_flight": counts.in_flight,
         "publish/version": run.progress.version,
     }
@@ -149,7 +150,7 @@ def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, 
 
 
 @asynccontextmanager
-async def generation(run: Run) -> AsyncIterator[None]:
+async def generation(run: Run) -> AsyncGenerator[None]:
     """Keep the buffer's slots busy; a failing task source ends the training too."""
     try:
         async with asyncio.TaskGroup() as background:

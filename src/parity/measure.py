@@ -13,7 +13,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from parity.build import open_parts
 from parity.config import environment
 from parity.config.arithmetic import check
 from parity.config.compose import load_train
@@ -25,6 +24,7 @@ from parity.folder import RunFolder
 from parity.launch import new_folder, opened_display, prepare
 from parity.observe.encode import encode
 from parity.observe.summary import Summary
+from parity.parts import open_parts
 from parity.rollouts.dump import EpisodeDump
 
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from parity.algorithms.objective import SftObjective
-from parity.build import Parts
 from parity.config.schema import AnswerStyle, SftConfig
 from parity.errors import DataError
 from parity.evaluation import Evaluation
@@ -23,6 +22,7 @@ from parity.models.rendering import Renderer
 from parity.observe.dashboard.display import Display
 from parity.observe.timer import PhaseTimer
 from parity.observe.tracking import Trackers
+from parity.parts import Parts
 from parity.runtime.inline import InlineRuntime
 from parity.tasks.stream import TaskStream
 from parity.training.trainer import Trainer

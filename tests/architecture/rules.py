@@ -20,7 +20,7 @@ ORDER = (
     "training.config "
     "observe.metric observe.names observe.timer observe.encode "
     "platforms algorithms models weights.manifest engines.engine weights tools rewards "
-    "environments tasks engines rollouts training runtime observe config evaluation build sft loop "
+    "environments tasks engines rollouts training runtime observe config evaluation parts build sft loop "
     "launch measure ci cli"
 ).split()
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FOLDER_FILES = 400, 60, 15

@@ -13,11 +13,11 @@ Choices = list[tuple[str, str]]
 
 
 def recipes(incomplete: str) -> Choices:
-    """Packaged recipes, with their first line."""
+    """Packaged recipes, with what their first line says up to a colon."""
     from parity.config import recipes as packaged
 
     names = [name for name in packaged.names() if name.startswith(incomplete)]
-    return [(name, packaged.read(name).description) for name in names]
+    return [(name, packaged.read(name).description.partition(":")[0]) for name in names]
 
 
 def runs(incomplete: str) -> Choices:

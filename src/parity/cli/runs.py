@@ -15,11 +15,12 @@ from parity.cli.arguments import RunsDirOption
 
 EPILOG = """\b
 Examples:
-  parity runs
+  parity runs                             the runs in $PARITY_RUNS_DIR, or in ./runs
   parity runs --dir /data/runs --json
 
-Status: finished, failed, stopped (said by summary.json), or open (no summary: the run goes on,
-or was killed; `parity resume RUN` goes on with it).
+\b
+Status: finished, failed or stopped, as summary.json says; or open: there is no summary, so the
+run goes on or was killed, and `parity resume RUN` goes on with it.
 """
 OPEN = "open"
 UNKNOWN = "-"

@@ -1,9 +1,13 @@
 """The resolved configuration on disk: `config.yaml` in the run folder.
 
 Written when a run starts, read by resume, eval and show. It holds every key, so it doesn't
-change meaning when a default of a later Parity does. Invariant: `load_saved(save(c))` equals `c`.
+change meaning when a default of a later Parity does. It is a recipe too, so `${` in a text (a chat
+template, a pattern) is escaped as Hydra wants it. Invariant: `load_saved` gives back what `save`
+wrote, and so does `compose.load`.
 """
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -23,11 +27,28 @@ def to_recipe(config: TrainConfig | SftConfig) -> dict[str, Json]:
     return {"kind": "train" if isinstance(config, TrainConfig) else "sft", **to_plain(config)}
 
 
+def _mapped(value: object, change: Callable[[str], str]) -> object:
+    """`value` with `change` applied to every text in it, but not to keys."""
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_mapped(item, change) for item in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def _escape(text: str) -> str:
+    """`${` becomes `\\${`, and backslashes in front of it are doubled."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"(\\*)\$\{", lambda found: found[1][: len(found[1]) // 2] + "${", text)
+
+
 def to_yaml(config: TrainConfig | SftConfig) -> str:
     """The config as a YAML recipe with every key."""
-    return yaml.dump(
-        to_recipe(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100
-    )
+    plain = _mapped(to_recipe(config), _escape)
+    return yaml.dump(plain, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def save(config: TrainConfig | SftConfig, path: Path) -> None:
@@ -41,9 +62,9 @@ def load_saved(path: Path) -> TrainConfig | SftConfig:
     """The config that `save` wrote; raises ConfigError where the file is missing or altered."""
     if not path.is_file():
         raise ConfigError(f"{path} doesn't exist; is {path.parent} the folder of a run?")
-    plain = recipes.read_mapping(path)
-    kind = recipes.kind_of(plain, str(path))
+    found = recipes.read_mapping(path)
+    kind = recipes.kind_of(found, str(path))
     if kind is None:
         raise ConfigError(f"kind is missing in {path}; it must be one of train, sft.")
-    del plain["kind"]
+    plain = {key: _mapped(item, _unescape) for key, item in found.items() if key != "kind"}
     return resolve(TrainConfig if kind == "train" else SftConfig, plain)

@@ -84,6 +84,8 @@ _EVAL = (
     Metric("eval/pass_at_low_*", "share", "last", "lower end of its 95 % bootstrap interval"),
     Metric("eval/pass_at_high_*", "share", "last", "upper end of its 95 % bootstrap interval"),
     Metric("eval/majority_vote", "share", "share", "tasks whose most frequent answer is right"),
+    Metric("eval/tasks", "task", "last", "tasks with at least one scored answer"),
+    Metric("eval/scored_share", "share", "share", "answers with a reward"),
     Metric("eval/unscored_share", "share", "share", "answers that can't be graded"),
     Metric("eval/failed_share", "share", "share", "answers whose grader or engine broke"),
     Metric("eval/response_tokens_mean", "token", "mean", "generated tokens per answer"),

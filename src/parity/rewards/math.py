@@ -13,6 +13,7 @@ import itertools
 import logging
 
 from math_verify import parse, verify
+from sympy import nan, zoo
 
 from parity.rewards.config import MathRewardConfig
 from parity.rewards.reward import NO_ANSWER, Reward, described
@@ -38,7 +39,7 @@ class MathReward(Reward):
         if not expected:
             return Unscored(
                 f"the expected answer is {described(answer.expected)}, in which math-verify reads"
-                " no mathematics"
+                " no value"
             )
         found = _read(answer.response)
         # Sources (text) come last in a reading and first here: comparing them can't break.
@@ -50,10 +51,10 @@ class MathReward(Reward):
 
 
 def _expected(text: str) -> list:  # pyright: ignore[reportMissingTypeArgument]
-    """The readings of an expected answer; empty where there is none."""
-    if any(delimiter in text for delimiter in _DELIMITERS):
-        return _read(text)
-    return _read(f"${text}$") or _read(text)
+    """The readings of an expected answer; empty where there is none or it has no value (1/0)."""
+    is_delimited = any(delimiter in text for delimiter in _DELIMITERS)
+    readings = _read(text) if is_delimited else _read(f"${text}$") or _read(text)
+    return [] if any(reading is nan or reading is zoo for reading in readings) else readings
 
 
 def _read(text: str) -> list:  # pyright: ignore[reportMissingTypeArgument]

@@ -7,6 +7,9 @@ The task's columns say which: `dataset` (name), `settings` (options of the data 
 Many verifiers give a wrong answer a little (0.01 for any text, 0.05 for the right form), and
 the default one gives a share to a long answer that contains the right one. `exact_only`
 counts everything below 1 as 0, so that only a right answer is worth anything.
+
+A few verifiers evaluate the response as Python (`eval`, sympy). The grader process bounds
+their time and memory and survives what they do to it, but it is no sandbox.
 """
 
 import json

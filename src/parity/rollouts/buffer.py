@@ -25,6 +25,8 @@ from parity.errors import TrainingError
 from parity.rollouts.config import RolloutsConfig
 from parity.types import Group
 
+NO_SCORED_EPISODE = "no_scored_episode"
+
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
@@ -45,6 +47,11 @@ class Conservation:
     trained: int
     dropped: Mapping[str, int]
     in_flight: int
+
+    @property
+    def failed(self) -> int:
+        """Groups among the dropped that hold no scored episode."""
+        return self.dropped.get(NO_SCORED_EPISODE, 0)
 
     def check(self) -> None:
         """The law of conservation; a violation is a bug of ours."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy
 
 from parity.errors import TrainingError
-from parity.rollouts.buffer import Dropped
+from parity.rollouts.buffer import NO_SCORED_EPISODE, Dropped
 from parity.rollouts.config import RolloutsConfig, SamplingConfig
 from parity.rollouts.generation import Generation
 from parity.types import (
@@ -109,7 +109,7 @@ class GroupRunner:
         group = Group(task=task, episodes=tuple(episodes), index=index)
         values = [value for value in group.rewards if value is not None]
         if not values:
-            return Dropped(index, "no_scored_episode")
+            return Dropped(index, NO_SCORED_EPISODE)
         if self._rollouts.drop_zero_spread and len(set(values)) == 1:
             return Dropped(index, "zero_spread")
         return group

@@ -26,7 +26,6 @@ from parity.tasks.records import (
     FileReport,
     RecordReader,
     checked_path,
-    id_hash,
     kind,
     repeated,
 )
@@ -96,24 +95,24 @@ class JsonlSource(TaskSource):
                     bad.add(f"{self._path}:{blank}", "a blank line before the end")
                 blank_lines = range(0)
                 try:
-                    task = self._checked(line, start, number)
+                    hashes.append(self._checked(line, start, number))
                 except DataError as error:
                     bad.add(f"{self._path}:{number}", str(error))
                     continue
                 starts.append(start)
                 lines.append(number)
-                hashes.append(id_hash(task.task_id))
         return (
-            numpy.frombuffer(starts, numpy.int64) if starts else numpy.empty(0, numpy.int64),
-            numpy.frombuffer(lines, numpy.int64) if lines else numpy.empty(0, numpy.int64),
-            numpy.frombuffer(hashes, numpy.uint64) if hashes else numpy.empty(0, numpy.uint64),
+            numpy.array(starts, numpy.int64),
+            numpy.array(lines, numpy.int64),
+            numpy.array(hashes, numpy.uint64),
         )
 
-    def _checked(self, line: bytes, start: int, number: int) -> Task:
+    def _checked(self, line: bytes, start: int, number: int) -> int:
+        """The hash of a usable line's id."""
         record = parse_line(line, start)
         if not self._reader.has_learned:
             self._reader.learn(list(record), f"{self._path}:{number}")
-        return self._reader.task(record, number)
+        return self._reader.check(record)
 
     def _drop_repeated(self, hashes: NDArray[numpy.uint64], bad: BadRecords) -> None:
         """Pass over records whose id came before, as the policy says."""

@@ -26,7 +26,6 @@ from parity.tasks.records import (
     FileReport,
     RecordReader,
     checked_path,
-    id_hash,
     repeated,
 )
 from parity.tasks.source import TaskSource
@@ -113,12 +112,11 @@ class ParquetSource(TaskSource):
             try:
                 if isinstance(found, ValueError):
                     raise DataError(f"a value that can't be read: {_first_line(found)}")
-                task = self._reader.task(_record(found), number + 1)
+                hashes.append(self._reader.check(_record(found)))
             except DataError as error:
                 bad.add(f"{self._path}:row {number + 1}", str(error))
                 continue
             rows.append(number)
-            hashes.append(id_hash(task.task_id))
         return numpy.array(rows, numpy.int64), numpy.array(hashes, numpy.uint64)
 
     def _all_rows(self) -> Iterator[Row | ValueError]:

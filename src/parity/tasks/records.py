@@ -102,28 +102,39 @@ class RecordReader:
                 ",".join(columns),
             )
 
+    def check(self, record: Mapping[str, Json]) -> int:
+        """The hash of a record's id (0 without an id column).
+
+        Raises DataError, with the reason alone, where `task` would.
+        """
+        self._prompt(record)
+        self._answer(record)
+        return 0 if self._config.id_column is None else _id_hash(self._own_id(record))
+
     def task(self, record: Mapping[str, Json], row: int) -> Task:
         """The task that a record says; raises DataError with the reason alone.
 
         Args:
             row: number of the record in its file, from 1.
         """
-        config = self._config
-        if config.prompt_column not in record:
-            raise DataError(f"has no column {config.prompt_column!r}")
-        prompt, messages = self._prompt(record[config.prompt_column])
-        taken = (config.prompt_column, config.answer_column)
+        prompt, messages = self._prompt(record)
+        taken = (self._config.prompt_column, self._config.answer_column)
+        has_own_id = self._config.id_column is not None
+        numbered = "" if has_own_id else f"{self._path.name}/{row}-{digest(record)}"
         return Task(
-            task_id=self._id(record, row),
+            task_id=numbered or self._own_id(record),
             prompt=prompt,
             messages=messages,
             answer=self._answer(record),
             columns={key: value for key, value in record.items() if key not in taken},
         )
 
-    def _prompt(self, value: Json) -> tuple[str | None, tuple[Message, ...] | None]:
+    def _prompt(self, record: Mapping[str, Json]) -> tuple[str | None, tuple[Message, ...] | None]:
         """Plain text or chat messages; the other one is None."""
         name, config = self._config.prompt_column, self._config
+        if name not in record:
+            raise DataError(f"has no column {name!r}")
+        value = record[name]
         if isinstance(value, str):
             if not value.strip():
                 raise DataError(f"column {name!r} is empty; a prompt needs text")
@@ -161,10 +172,8 @@ class RecordReader:
             f"column {name!r} is {kind(value)}; it must be text, a whole number or null"
         )
 
-    def _id(self, record: Mapping[str, Json], row: int) -> str:
-        name = self._config.id_column
-        if name is None:
-            return f"{self._path.name}/{row}-{digest(record)}"
+    def _own_id(self, record: Mapping[str, Json]) -> str:
+        name = self._config.id_column or ""
         value = record.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
@@ -207,12 +216,6 @@ def digest(record: Mapping[str, Json]) -> str:
     return hashlib.blake2b(text.encode("ascii"), digest_size=4).hexdigest()
 
 
-def id_hash(task_id: str) -> int:
-    """64 bits that stand for an id while a file is indexed."""
-    encoded = task_id.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big")
-
-
 def repeated(
     hashes: NDArray[numpy.uint64], id_at: Callable[[int], str]
 ) -> list[tuple[int, int, str]]:
@@ -224,15 +227,15 @@ def repeated(
     """
     order = numpy.argsort(hashes, kind="stable")
     ordered = hashes[order]
+    is_again = numpy.flatnonzero(ordered[1:] == ordered[:-1])
     found: list[tuple[int, int, str]] = []
-    start = 0
-    for place in numpy.flatnonzero(ordered[1:] == ordered[:-1]).tolist():
-        if place == 0 or ordered[place - 1] != ordered[place]:
-            start = place
-        first, this = int(order[start]), int(order[place + 1])
-        task_id = id_at(this)
-        if id_at(first) == task_id:
-            found.append((first, this, task_id))
+    firsts: dict[tuple[int, str], int] = {}
+    for place in numpy.union1d(is_again, is_again + 1).tolist():
+        record = int(order[place])
+        task_id = id_at(record)
+        first = firsts.setdefault((int(ordered[place]), task_id), record)
+        if first != record:
+            found.append((first, record, task_id))
     return sorted(found, key=lambda item: item[1])
 
 
@@ -243,6 +246,11 @@ def kind(value: Json) -> str:
     words = {bool: "true or false", int: "a number", float: "a number", str: "text"}
     words |= {list: "a list", dict: "an object"}
     return words[type(value)]
+
+
+def _id_hash(task_id: str) -> int:
+    """64 bits that stand for an id while a file is indexed."""
+    return int.from_bytes(hashlib.blake2b(task_id.encode("utf-8"), digest_size=8).digest(), "big")
 
 
 def _messages(name: str, items: Sequence[Json]) -> tuple[Message, ...]:

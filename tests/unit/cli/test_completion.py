@@ -20,7 +20,7 @@ def complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
         assert main([]) == 0
         found = capsys.readouterr().out.split("((", 1)
         lines = found[1].splitlines() if len(found) == 2 else []
-        return [text.removesuffix("))'").split('"')[1] for text in lines]
+        return [text.split('"')[1] for text in lines if text.startswith('"')]
 
     return run
 

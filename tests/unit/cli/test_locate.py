@@ -49,7 +49,7 @@ def test_a_full_name_wins_over_longer_ones(parent: Path):
     [("quick", "beginning of 2 runs"), ("mime", "Did you mean 'mine'?"), ("no-run", "there is no")],
 )
 def test_a_word_that_means_no_run_or_several_is_refused(parent: Path, word: str, part: str):
-    with pytest.raises(ConfigError, match=".") as caught:
+    with pytest.raises(ConfigError) as caught:
         find_run(word, parent)
     assert part in str(caught.value)
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from parity.config.compose import load, load_train
 from parity.config.saved import load_saved, save
@@ -27,6 +29,18 @@ def test_texts_that_yaml_or_hydra_would_read_otherwise_survive(tmp_path: Path):
     )
     save(config, tmp_path / "config.yaml")
     assert load_saved(tmp_path / "config.yaml") == config
+
+
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(text=st.text(st.sampled_from("\\${}a: '\"\n#%?"), max_size=12))
+def test_any_text_survives_saving_as_it_is_and_as_a_recipe(tmp_path: Path, text: str):
+    config = TrainConfig(tasks=ReasoningGymConfig(suffix=text, settings={"x": [text]}))
+    save(config, tmp_path / "config.yaml")
+    assert load_saved(tmp_path / "config.yaml") == config
+    if text != "???":  # which is how Hydra writes a missing value
+        assert load(str(tmp_path / "config.yaml")) == config
 
 
 def test_a_saved_config_is_a_recipe_that_takes_overrides(tmp_path: Path):

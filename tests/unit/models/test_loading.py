@@ -90,7 +90,7 @@ def test_a_missing_weight_is_an_error_and_never_random(folder: Path) -> None:
 
 def test_an_unknown_weight_is_an_error(folder: Path) -> None:
     edit_weights(folder, lambda weights: weights.update({"score.weight": torch.zeros(2)}))
-    with pytest.raises(CheckpointError, match=r"1 unexpected keys, the first of them score\.weight"):
+    with pytest.raises(CheckpointError, match=r"1 unexpected keys, .* score\.weight"):
         load(folder)
 
 
@@ -171,7 +171,7 @@ def test_an_attention_that_is_not_installed_is_unsupported(saved: Path) -> None:
 def test_a_hub_name_fails_at_once_without_a_hub(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match="no such folder in .*, the hub can't be reached"):
+    with pytest.raises(ConfigError, match=r"no such folder in .*, the hub can't be reached"):
         load_model(ModelConfig(path="owner/name"), dtype="float32", device="cpu")
     with pytest.raises(ConfigError, match=r"model\.tokenizer=owner/name has no tokenizer"):
         load_tokenizer(ModelConfig(path="x", tokenizer="owner/name"))

@@ -109,7 +109,7 @@ def test_foreign_json_never_breaks_the_reader(value: object) -> None:
 @pytest.mark.parametrize(
     ("value", "native"),
     [
-        (np.bool_(True), True),  # noqa: FBT003
+        (np.bool_(True), True),
         (np.float64(0.5) > 0.1, True),
         (np.int64(7), 7),
         (np.uint8(255), 255),
@@ -121,7 +121,7 @@ def test_foreign_json_never_breaks_the_reader(value: object) -> None:
         ([[np.int32(1)], [np.int32(2)]], [[1], [2]]),
         (torch.tensor(3), 3),
         (torch.tensor(0.25), 0.25),
-        (torch.tensor(True), True),  # noqa: FBT003
+        (torch.tensor(True), True),
         (torch.ones(2, dtype=torch.bfloat16, requires_grad=True), [1.0, 1.0]),
         ({"deep": [{"x": torch.tensor([1, 2])}]}, {"deep": [{"x": [1, 2]}]}),
         (pathlib.PurePosixPath("a/b"), "a/b"),

@@ -55,7 +55,12 @@ def test_the_longest_family_declares_a_member() -> None:
 def test_rows_combine_each_metric_by_its_own_reduction() -> None:
     rows = [
         {"train/loss": 1.0, "train/tokens": 10, "rollout/response_tokens_max": 5},
-        {"train/loss": math.nan, "train/tokens": 20, "rollout/response_tokens_max": 9, "train/entropy": None},
+        {
+            "train/loss": math.nan,
+            "train/tokens": 20,
+            "rollout/response_tokens_max": 9,
+            "train/entropy": None,
+        },
     ]
     assert combine(rows) == {
         "train/loss": 1.0,

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from parity.errors import ConfigError, UnsupportedError
-from parity.observe.tracking import QUIET_S, Trackers
 from parity.observe.trackers.tracker import Tracker
+from parity.observe.tracking import QUIET_S, Trackers
 
 
 class Recorder(Tracker):
@@ -73,12 +73,12 @@ def test_a_failing_tracker_costs_the_others_nothing_and_warns_once_a_minute(
 def test_an_error_that_cannot_tell_its_message_is_survived(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Broken(Exception):
+    class BrokenError(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no message")
 
     bad = Recorder()
-    bad.log_error = Broken()
+    bad.log_error = BrokenError()
     trackers = Trackers({"bad": bad})
     trackers.start({})
     trackers.log(1, {"train/loss": 1.0})

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from parity.types import Answer, GraderFailure, Scored, Split, Unscored
 
@@ -41,24 +43,18 @@ def length(given: Answer, *, scale: float = 1.0) -> float:
 
 
 def seen(given: Answer) -> object:
-    """What the process sees, by the name in the response."""
-    match given.response:
-        case "split":
-            return float(given.split == "eval")
-        case "is_truncated":
-            return given.is_truncated
-        case "working directory":
-            return Unscored(os.getcwd())
-        case "first path":
-            return Unscored(sys.path[0])
-        case "thread":
-            return threading.current_thread() is threading.main_thread()
-        case "modules":
-            return Unscored(" ".join(sorted(name for name in sys.modules if "." not in name)))
-        case "stdin":
-            return Unscored(repr(sys.stdin.read()))
-        case variable:
-            return Unscored(repr(os.environ.get(variable)))
+    """What the process sees, by the name in the response, as the reason of an Unscored."""
+    sights: dict[str, Callable[[], object]] = {
+        "split": lambda: given.split,
+        "is_truncated": lambda: given.is_truncated,
+        "working directory": Path.cwd,
+        "first path": lambda: sys.path[0],
+        "is main thread": lambda: threading.current_thread() is threading.main_thread(),
+        "modules": lambda: " ".join(sorted(name for name in sys.modules if "." not in name)),
+        "stdin": lambda: repr(sys.stdin.read()),
+    }
+    sight = sights.get(given.response, lambda: os.environ.get(given.response))
+    return Unscored(str(sight()))
 
 
 class Odd:
@@ -111,61 +107,77 @@ def typed(given: Answer) -> object:
     return values[given.response]
 
 
-class Stubborn(Exception):
+class StubbornError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no message")
+
+
+def _hang(_: str) -> None:
+    while True:
+        time.sleep(60)
+
+
+def _spin(_: str) -> None:
+    while True:
+        pass
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _recurse(text: str) -> None:
+    _recurse(text)
+
+
+def _print(_: str) -> float:
+    sys.stdout.write('{"value": 9.0, "parts": {}}\n' * 5000)
+    os.write(1, b'{"value": 9.0, "parts": {}}\n')
+    sys.stderr.write("to stderr\n")
+    return 1.0
+
+
+def _last_words(_: str) -> None:
+    sys.stderr.write("noise\n" * 10_000 + "something is wrong\n")
+    os._exit(3)
+
+
+def _start_child(mark: str) -> float:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", mark])
+    return 1.0
+
+
+def _sleep(seconds: str) -> float:
+    time.sleep(float(seconds))
+    return 1.0
+
+
+DEEDS: dict[str, Callable[[str], object]] = {
+    "hang": _hang,
+    "spin": _spin,
+    "regex": lambda _: re.match(r"(a+)+$", "a" * 64 + "b"),  # holds the interpreter
+    "exit": lambda _: os._exit(7),
+    "sys.exit": lambda _: sys.exit("enough"),
+    "segfault": lambda _: ctypes.string_at(0),
+    "kill": lambda number: os.kill(os.getpid(), int(number)),
+    "raise": lambda _: _raise(KeyError("no such thing")),
+    "network": lambda _: _raise(ConnectionResetError("peer went away")),
+    "stubborn": lambda _: _raise(StubbornError()),
+    "recursion": _recurse,
+    "memory": lambda _: len(bytearray(8 * 1024**3)),
+    "print": _print,
+    "last-words": _last_words,
+    "stdin": lambda _: float(len(sys.stdin.read())),
+    "child": _start_child,
+    "child-hang": lambda mark: (_start_child(mark), time.sleep(600)),
+    "slow": _sleep,
+}
 
 
 def misbehave(given: Answer) -> object:
     """Does what the response says; a number is its own score."""
     word, _, rest = given.response.partition(" ")
-    match word:
-        case "hang":
-            while True:
-                time.sleep(60)
-        case "spin":
-            while True:
-                pass
-        case "regex":
-            return re.match(r"(a+)+$", "a" * 64 + "b") is not None
-        case "exit":
-            os._exit(7)
-        case "sys.exit":
-            sys.exit("enough")
-        case "segfault":
-            ctypes.string_at(0)
-        case "kill":
-            os.kill(os.getpid(), int(rest))
-        case "raise":
-            raise KeyError("no such thing")
-        case "network":
-            raise ConnectionResetError("peer went away")
-        case "stubborn":
-            raise Stubborn
-        case "recursion":
-            return misbehave(given)
-        case "memory":
-            return len(bytearray(8 * 1024**3))
-        case "print":
-            print('{"value": 9.0, "parts": {}}\n' * 5000)
-            os.write(1, b'{"value": 9.0, "parts": {}}\n')
-            print("to stderr", file=sys.stderr)
-            return 1.0
-        case "last words":
-            print("something is wrong", file=sys.stderr)
-            os._exit(3)
-        case "stdin":
-            return float(len(sys.stdin.read()))
-        case "child":
-            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", rest])
-            return 1.0
-        case "child-hang":
-            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", rest])
-            time.sleep(600)
-        case "slow":
-            time.sleep(float(rest))
-            return 1.0
-    return float(given.response)
+    return DEEDS[word](rest) if word in DEEDS else float(given.response)
 
 
 async def asynchronous(given: Answer) -> float:

@@ -34,8 +34,8 @@ def test_expressions_are_compared(response, expected, value):
     assert MathReward(MathRewardConfig()).score(answer(response, expected)) == Scored(value)
 
 
-@pytest.mark.parametrize("expected", ["", "   ", "$$"])
-def test_expected_answer_without_mathematics_leaves_the_task_unscored(expected):
+@pytest.mark.parametrize("expected", ["", "   ", "$$", "\\frac{1}{0}", "$\\frac{0}{0}$"])
+def test_expected_answer_without_a_value_leaves_the_task_unscored(expected):
     assert isinstance(MathReward(MathRewardConfig()).score(answer("42", expected)), Unscored)
 
 

@@ -3,10 +3,10 @@ import math
 import threading
 from pathlib import Path
 
+import fakes
 import numpy as np
 import pytest
 
-import fakes
 from parity.errors import DataError
 from parity.observe.encode import Unencodable
 from parity.rollouts.dump import EpisodeDump, read
@@ -111,7 +111,7 @@ def test_hostile_answers_stay_one_record_and_come_back(response: str, tmp_path: 
 def test_hostile_values_cost_only_themselves_and_are_counted(tmp_path: Path) -> None:
     group = group_of(
         {"response": Hostile()},
-        {"reward": Scored(math.nan, {"x": np.float32(0.5), "y": np.bool_(True)})},  # noqa: FBT003
+        {"reward": Scored(math.nan, {"x": np.float32(0.5), "y": np.bool_(True)})},
         {"logprobs": (math.nan, 0.0, -math.inf, np.float64(-0.5), -1.0)},
     )
     with EpisodeDump(tmp_path) as dump:

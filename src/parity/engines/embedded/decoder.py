@@ -90,6 +90,10 @@ class Decoder(ABC):
     def swap(self) -> None:
         """Decode with the staged weights from now on; the old ones are the next to be staged."""
 
+    @abstractmethod
+    def free(self) -> None:
+        """Give the memory of all weights back; nothing can be decoded afterwards."""
+
 
 def named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and persistent buffers by Hugging Face name; tied names give one tensor."""

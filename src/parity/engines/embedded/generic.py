@@ -159,6 +159,12 @@ class GenericDecoder(Decoder):
             live.data = self._staged[name]
         self._staged = old
 
+    def free(self) -> None:
+        """Drop both sets of weights."""
+        self._staged = None
+        for live in self._live.values():
+            live.data = torch.zeros(0, dtype=live.dtype, device=self.device)
+
     def prefill(
         self,
         cache: SlotCache,

@@ -81,6 +81,12 @@ class LeanDecoder(Decoder):
             raise AssertionError("swap without staged weights")
         self._weights, self._staged = self._staged, self._weights
 
+    def free(self) -> None:
+        """Drop both sets of weights."""
+        self._staged = None
+        none = torch.zeros(0, dtype=self.dtype, device=self.device)
+        self._weights = LeanWeights(none, [], none, none)
+
     def prefill(
         self,
         cache: SlotCache,

@@ -16,6 +16,7 @@ import torch
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_WORD = 2**64 - 1
 _BELOW_ONE = 1.0 - 2.0**-53
 _BLOCK = 256  # entries summed at once where the vocabulary is large
 _SINGLE_LEVEL_SIZE = 1024  # up to here one cumulative sum over the vocabulary is cheapest
@@ -35,6 +36,13 @@ def uniforms(
     """One number in [0, 1) for each (seed, index), the same for the same pair for ever."""
     state = _mix(seeds + _GOLDEN) + (indices.astype(np.uint64) + np.uint64(1)) * _GOLDEN
     return (_mix(state) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def derive_seed(seed: int, number: int) -> int:
+    """A seed for the request with this number, from the engine's seed."""
+    state = np.array([seed & _WORD, number & _WORD], np.uint64)
+    mixed = _mix(_mix(state[:1] + _GOLDEN) + (state[1:] + np.uint64(1)) * _GOLDEN)
+    return int(mixed[0])
 
 
 @dataclass(frozen=True, slots=True)

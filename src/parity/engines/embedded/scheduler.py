@@ -79,15 +79,20 @@ class Scheduler:
         """End the running step after the token it is at; may be called from any thread."""
         self._is_interrupted = True
 
-    def step(self, new: Sequence[Request], aborted: Set[str]) -> list[Finished]:
+    def step(
+        self, new: Sequence[Request], aborted: Set[str], *, decode: bool = True
+    ) -> list[Finished]:
         """Take in new requests, end aborted ones, and decode at least one token for the rest.
 
         Decodes several tokens in a row until a request finishes or `interrupt` is called.
+        Without `decode` only the aborted ones are seen to. Returns the requests that ended.
         """
-        started = time.perf_counter()
         self._is_interrupted = False
         self._waiting.extend(new)
         finished = self._abort(aborted) if aborted else []
+        if not decode:
+            return finished
+        started = time.perf_counter()
         finished += self._admit()
         for _ in range(_TOKENS_PER_STEP):
             if finished or self._rows.num_live == 0:
@@ -110,6 +115,11 @@ class Scheduler:
         self._rows = Rows(capacity=self._max_concurrent)
         self._resident.clear()
         self._plan = None
+
+    def free(self) -> None:
+        """Forget all requests and give the cache's memory back."""
+        self.clear()
+        self._cache = self._decoder.new_cache()
 
     def _abort(self, aborted: Set[str]) -> list[Finished]:
         """End requests by id, waiting or live."""

@@ -1,0 +1,1 @@
+"""What a person watching a run sees; `display.py` is the contract, `choose.py` picks one."""

@@ -1,8 +1,8 @@
 """`display=live`: a panel in the terminal that shows the run as it goes.
 
 Calls only note what is new; a thread of its own draws, at most four times a second (less often
-where drawing is slow) and at least once, for the clock. Prints and logs of other code appear above the panel. The terminal is given
-back by `finish` and `close`.
+where drawing is slow) and at least once, for the clock. Prints and logs of other code appear
+above the panel. The terminal is given back by `finish` and `close`.
 """
 
 import logging

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -59,31 +59,32 @@ class Panel:
         encoding = options.encoding
         facts = "  ".join(f"{key} {value}" for key, value in progress.facts.items())
         name, facts = printable(progress.title, encoding), printable(facts, encoding)
-        title = Text(no_wrap=True, overflow="ellipsis")
+        overflow = _overflow(options)
+        title = Text(no_wrap=True, overflow=overflow)
         title.append("parity ", "bold cyan").append(name, "bold").append(f"  {facts}", "dim")
         yield title
-        yield self._bar(width, encoding)
+        yield self._bar(options)
         rows = self._rows(is_ascii=options.ascii_only)
         if width >= WIDE:
             half = (len(rows) + 1) // 2
             both = Table.grid(expand=True, padding=(0, 2))
             both.add_column(ratio=1)
             both.add_column(ratio=1)
-            both.add_row(_column(rows[:half]), _column(rows[half:]))
+            both.add_row(_column(rows[:half], overflow), _column(rows[half:], overflow))
             yield both
         else:
-            yield _column(rows)
+            yield _column(rows, overflow)
         for message in list(progress.messages)[-_NUM_MESSAGES:]:
             text = printable(_worded(message.text, message.count), encoding)
             yield Text(f"! {text}", "yellow")
 
-    def _bar(self, width: int, encoding: str) -> Table:
-        progress = self._progress
+    def _bar(self, options: ConsoleOptions) -> Table:
+        progress, width, encoding = self._progress, options.max_width, options.encoding
         took = f"{duration(progress.elapsed_s)} gone, {duration(progress.left_s)} left"
         since = f" {duration(progress.activity_s)}" if progress.activity_s >= 2 else ""
         grid = Table.grid(padding=(0, 1))
         for _ in range(4):
-            grid.add_column(no_wrap=True, overflow="ellipsis")
+            grid.add_column(no_wrap=True, overflow=_overflow(options))
         grid.add_row(
             Text(f"step {progress.step}/{progress.total_steps}", "bold"),
             ProgressBar(
@@ -180,13 +181,18 @@ class Panel:
         return _Row("groups", f"{percent(equal)} without a difference in reward")
 
 
-def _column(rows: list[_Row]) -> Table:
+def _column(rows: list[_Row], overflow: OverflowMethod) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(min_width=9, no_wrap=True)
-    grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid.add_column(no_wrap=True, overflow=overflow)
     for row in rows:
         grid.add_row(Text(row.label, "dim"), Text(row.text, row.style))
     return grid
+
+
+def _overflow(options: ConsoleOptions) -> OverflowMethod:
+    """How a long line ends: Rich's ellipsis is a character that not every terminal has."""
+    return "crop" if options.ascii_only else "ellipsis"
 
 
 def _worded(text: str, count: int) -> str:

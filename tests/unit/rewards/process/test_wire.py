@@ -22,9 +22,7 @@ NUMBER = st.floats(allow_nan=False, allow_infinity=False)
 @settings(max_examples=50, deadline=None)
 @given(TEXT, st.none() | TEXT, st.dictionaries(TEXT, JSON, max_size=3), st.booleans())
 def test_answer_arrives_as_it_was_sent_in_one_line(response, expected, columns, is_truncated):
-    sent = answer(
-        response, expected, columns=columns, is_truncated=is_truncated, split="eval"
-    )
+    sent = answer(response, expected, columns=columns, is_truncated=is_truncated, split="eval")
     line = wire.encode_answer(sent)
     assert line.endswith(b"\n") and line.count(b"\n") == 1 and line.isascii()
     assert wire.decode_answer(line) == sent

@@ -1,0 +1,178 @@
+"""What generating and grading need: model, tasks, engine, grader; shared by train, SFT and eval.
+
+`open_parts` starts all of it and closes it in the reverse order, whatever happened. Grader
+processes start while the model loads, so that the first answers come seconds after the
+command. Used by `build.py`, `launch.py` and `measure.py`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from parity.config.schema import SftConfig, TasksConfig, TrainConfig
+from parity.config.threads import ThreadPlan
+from parity.engines import ENGINES
+from parity.engines.embedded.engine import EmbeddedEngine
+from parity.engines.engine import Engine
+from parity.errors import ConfigError
+from parity.evaluation import Evaluator
+from parity.models.loading import load_model, load_tokenizer
+from parity.models.rendering import Renderer, eos_token_ids
+from parity.models.tiny import make_tiny
+from parity.observe.dashboard.display import Display
+from parity.platforms.platform import Platform
+from parity.rewards.process.pool import GraderPool
+from parity.rollouts.generation import Generation
+from parity.rollouts.group import EpisodeSetup
+from parity.tasks import TASKS
+from parity.tasks.source import TaskSource
+from parity.tasks.stream import held_out, split
+from parity.types import Task
+
+log = logging.getLogger(__name__)
+AnyConfig = TrainConfig | SftConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What generating and grading need."""
+
+    platform: Platform
+    device: torch.device
+    threads: ThreadPlan
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    renderer: Renderer
+    engine: Engine
+    setup: EpisodeSetup
+    train_tasks: tuple[TaskSource, range]
+    evaluator: Evaluator
+
+
+@asynccontextmanager
+async def open_parts(
+    config: AnyConfig,
+    *,
+    platform: Platform,
+    threads: ThreadPlan,
+    display: Display,
+    model: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None,
+    version: int = 0,
+) -> AsyncGenerator[Parts]:
+    """Everything that generates and grades, started.
+
+    Args:
+        model: weights and tokenizer to serve; None loads `config.model`.
+        version: which version these weights are.
+    """
+    async with AsyncExitStack() as stack:
+        grader = GraderPool(config.reward, config.grader)
+        stack.push_async_callback(grader.close)
+        grader_start = asyncio.create_task(grader.start())
+        stack.callback(grader_start.cancel)
+        display.activity("loading the model")
+        device = platform.device(0)
+        loaded, tokenizer = model or await asyncio.to_thread(load, config, device)
+        renderer = Renderer(tokenizer, chat_template=config.model.chat_template)
+        display.activity("reading the tasks")
+        source, train_range, eval_tasks = await asyncio.to_thread(read_tasks, config, renderer)
+        stop = tuple(sorted(eos_token_ids(loaded.generation_config, tokenizer)))
+        engine = open_engine(config, loaded, renderer, stop, threads=threads, version=version)
+        stack.push_async_callback(engine.close)
+        display.activity("starting the grader")
+        await grader_start
+        in_flight = config.rollouts.in_flight if isinstance(config, TrainConfig) else "continue"
+        setup = EpisodeSetup(
+            generation=Generation(engine, in_flight=in_flight),
+            grader=grader,
+            decode=renderer.decode,
+            sampling=config.sampling,
+            stop_token_ids=stop,
+            seed=config.seed,
+        )
+        evaluator = Evaluator(
+            setup,
+            tasks=eval_tasks,
+            temperature=config.eval.temperature,
+            samples_per_task=config.eval.samples_per_task,
+        )
+        yield Parts(
+            platform=platform,
+            device=device,
+            threads=threads,
+            model=loaded,
+            tokenizer=tokenizer,
+            renderer=renderer,
+            engine=engine,
+            setup=setup,
+            train_tasks=(source, train_range),
+            evaluator=evaluator,
+        )
+
+
+def load(
+    config: AnyConfig, device: torch.device
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model of the run file in float32 (master weights), and its tokenizer."""
+    if isinstance(config, SftConfig) and config.tiny_model is not None:
+        tiny, characters = make_tiny(config.tiny_model, config.seed)
+        torch.nn.Module.to(tiny, device)
+        return tiny, characters
+    tokenizer = load_tokenizer(config.model)
+    model = load_model(config.model, dtype="float32", device=device, tokenizer=tokenizer)
+    return model, tokenizer
+
+
+def read_tasks(config: AnyConfig, renderer: Renderer) -> tuple[TaskSource, range, tuple[Task, ...]]:
+    """The training source with its range, and the rendered tasks of the evaluation."""
+    source = open_source(config.tasks, config.seed)
+    if config.eval.tasks is None:
+        train_range, eval_range = split(source, config.eval.num_tasks)
+        eval_source = source
+    else:
+        eval_source = open_source(config.eval.tasks, config.seed)
+        train_range = range(source.size)
+        eval_range = range(min(eval_source.size, config.eval.num_tasks))
+    tasks = held_out(eval_source, eval_range, renderer=renderer, prompts=config.prompts)
+    return source, train_range, tasks
+
+
+def open_source(config: TasksConfig, seed: int) -> TaskSource:
+    """The task source of a `tasks` section."""
+    name = config.name
+    kind = TASKS.load(name)
+    source = kind(config, seed=seed)  # pyright: ignore
+    if not isinstance(source, TaskSource):
+        raise ConfigError(f"tasks.name={name!r} isn't a task source; register a TaskSource.")
+    return source
+
+
+def open_engine(
+    config: AnyConfig,
+    model: PreTrainedModel,
+    renderer: Renderer,
+    stop: tuple[int, ...],
+    *,
+    threads: ThreadPlan,
+    version: int,
+) -> Engine:
+    """The engine of the run file, serving a copy of `model`."""
+    kind = ENGINES.load(config.engine.name)
+    assert kind is EmbeddedEngine, f"engine {config.engine.name} has no wiring yet"
+    longest = config.prompts.max_prompt_tokens + config.sampling.max_new_tokens
+    return EmbeddedEngine(
+        model,
+        config=config.engine,
+        max_length=config.engine.max_length or longest,
+        eos_token_ids=stop,
+        decode=renderer.decode,
+        device=model.device,
+        threads=threads.engine,
+        seed=config.seed,
+        version=version,
+    )
