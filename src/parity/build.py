@@ -226,41 +226,66 @@ async def open_run(
                 version=progress.version,
             )
         )
-        source, train_range = parts.train_tasks
-        advantage = load_advantage(config.advantage.name)
         dump = stack.enter_context(EpisodeDump(folder.episodes_dir))
-        yield Run(
-            config=config,
+        yield wire(
+            config,
+            parts,
             folder=folder,
-            parts=parts,
             trainer=trainer,
-            buffer=Buffer(
-                config.rollouts,
-                steps=config.steps - trainer.step_index,
-                version=progress.version,
-            ),
-            runner=GroupRunner(parts.setup, rollouts=config.rollouts),
-            transfer=DirectTransfer([parts.engine]),
             runtime=runtime,
-            checkpoints=CheckpointStore(folder.checkpoints_dir, config.checkpoint.keep),
-            stream=TaskStream(
-                source,
-                renderer=parts.renderer,
-                prompts=config.prompts,
-                seed=config.seed,
-                first=train_range.start,
-                last=train_range.stop,
-                position=position,
-            ),
-            timer=PhaseTimer(),
-            trackers=trackers,
-            display=display,
-            dump=dump,
             progress=progress,
-            advantage=lambda rewards: advantage(rewards, config.advantage),
-            advisor=Advisor(group_size=config.rollouts.group_size),
-            _again=list(progress.open_groups),
+            position=position,
+            display=display,
+            trackers=trackers,
+            dump=dump,
         )
+
+
+def wire(  # noqa: PLR0913 (the parts that open_run started, each once)
+    config: TrainConfig,
+    parts: Parts,
+    *,
+    folder: RunFolder,
+    trainer: Trainer,
+    runtime: Runtime,
+    progress: Progress,
+    position: int,
+    display: Display,
+    trackers: Trackers,
+    dump: EpisodeDump,
+) -> Run:
+    """A run of started parts, standing at `progress`."""
+    source, train_range = parts.train_tasks
+    advantage = load_advantage(config.advantage.name)
+    steps_left = config.steps - trainer.step_index
+    return Run(
+        config=config,
+        folder=folder,
+        parts=parts,
+        trainer=trainer,
+        buffer=Buffer(config.rollouts, steps=steps_left, version=progress.version),
+        runner=GroupRunner(parts.setup, rollouts=config.rollouts),
+        transfer=DirectTransfer([parts.engine]),
+        runtime=runtime,
+        checkpoints=CheckpointStore(folder.checkpoints_dir, config.checkpoint.keep),
+        stream=TaskStream(
+            source,
+            renderer=parts.renderer,
+            prompts=config.prompts,
+            seed=config.seed,
+            first=train_range.start,
+            last=train_range.stop,
+            position=position,
+        ),
+        timer=PhaseTimer(),
+        trackers=trackers,
+        display=display,
+        dump=dump,
+        progress=progress,
+        advantage=lambda rewards: advantage(rewards, config.advantage),
+        advisor=Advisor(group_size=config.rollouts.group_size),
+        _again=list(progress.open_groups),
+    )
 
 
 def make_trainer(config: TrainConfig, model: PreTrainedModel, *, device: torch.device) -> Trainer:

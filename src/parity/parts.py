@@ -6,6 +6,7 @@ command. Used by `build.py`, `launch.py` and `measure.py`.
 """
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,7 +27,7 @@ from parity.models.rendering import Renderer, eos_token_ids
 from parity.models.tiny import make_tiny
 from parity.observe.dashboard.display import Display
 from parity.platforms.platform import Platform
-from parity.rewards.process.pool import GraderPool
+from parity.rewards.grader import GraderPool
 from parity.rollouts.generation import Generation
 from parity.rollouts.group import EpisodeSetup
 from parity.tasks import TASKS
@@ -36,6 +37,7 @@ from parity.types import Task
 
 log = logging.getLogger(__name__)
 AnyConfig = TrainConfig | SftConfig
+EVAL_SEED_OFFSET = 1_000_000_007
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +80,14 @@ async def open_parts(
         display.activity("loading the model")
         device = platform.device(0)
         loaded, tokenizer = model or await asyncio.to_thread(load, config, device)
-        renderer = Renderer(tokenizer, chat_template=config.model.chat_template)
+        renderer = Renderer(
+            tokenizer,
+            chat_template=config.model.chat_template,
+            eos_tokens=config.model.eos_tokens,
+        )
         display.activity("reading the tasks")
         source, train_range, eval_tasks = await asyncio.to_thread(read_tasks, config, renderer)
-        stop = tuple(sorted(eos_token_ids(loaded.generation_config, tokenizer)))
+        stop = stop_ids(config, loaded, tokenizer)
         engine = open_engine(config, loaded, renderer, stop, threads=threads, version=version)
         stack.push_async_callback(engine.close)
         display.activity("starting the grader")
@@ -95,12 +101,6 @@ async def open_parts(
             stop_token_ids=stop,
             seed=config.seed,
         )
-        evaluator = Evaluator(
-            setup,
-            tasks=eval_tasks,
-            temperature=config.eval.temperature,
-            samples_per_task=config.eval.samples_per_task,
-        )
         yield Parts(
             platform=platform,
             device=device,
@@ -111,8 +111,21 @@ async def open_parts(
             engine=engine,
             setup=setup,
             train_tasks=(source, train_range),
-            evaluator=evaluator,
+            evaluator=Evaluator(
+                setup,
+                tasks=eval_tasks,
+                temperature=config.eval.temperature,
+                samples_per_task=config.eval.samples_per_task,
+            ),
         )
+
+
+def stop_ids(
+    config: AnyConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> tuple[int, ...]:
+    """The ids that end an answer, sorted."""
+    eos_tokens = config.model.eos_tokens
+    return tuple(sorted(eos_token_ids(model.generation_config, tokenizer, eos_tokens=eos_tokens)))
 
 
 def load(
@@ -130,21 +143,29 @@ def load(
 
 def read_tasks(config: AnyConfig, renderer: Renderer) -> tuple[TaskSource, range, tuple[Task, ...]]:
     """The training source with its range, and the rendered tasks of the evaluation."""
-    source = open_source(config.tasks, config.seed)
+    source = open_source(config.tasks, config.seed, renderer)
     if config.eval.tasks is None:
         train_range, eval_range = split(source, config.eval.num_tasks)
         eval_source = source
     else:
-        eval_source = open_source(config.eval.tasks, config.seed)
+        # Far from the training seed: many procedural sets shift by one task per seed.
+        eval_source = open_source(config.eval.tasks, config.seed + EVAL_SEED_OFFSET, renderer)
         train_range = range(source.size)
         eval_range = range(min(eval_source.size, config.eval.num_tasks))
     tasks = held_out(eval_source, eval_range, renderer=renderer, prompts=config.prompts)
     return source, train_range, tasks
 
 
-def open_source(config: TasksConfig, seed: int) -> TaskSource:
-    """The task source of a `tasks` section."""
+def open_source(config: TasksConfig, seed: int, renderer: Renderer) -> TaskSource:
+    """The task source of a `tasks` section.
+
+    `chat: null` becomes true where the tokenizer has a chat template, and is logged.
+    """
     name = config.name
+    if config.chat is None:
+        config = dataclasses.replace(config, chat=renderer.has_chat_template)
+        reason = "has a" if config.chat else "has no"
+        log.info("event=chat_chosen chat=%s reason=the tokenizer %s template", config.chat, reason)
     kind = TASKS.load(name)
     source = kind(config, seed=seed)  # pyright: ignore
     if not isinstance(source, TaskSource):

@@ -14,15 +14,15 @@ from parity.observe.names import TABLE, find
 
 # A module may import names at or before its own place. The longest prefix named here counts.
 # The contract of engines stands before weights, whose transports speak to engines through it.
-ORDER = (
-    "errors types registry checks recipes folder "
-    "algorithms.config models.config rewards.config tasks.config engines.config rollouts.config "
-    "training.config "
-    "observe.metric observe.names observe.timer observe.encode "
-    "platforms algorithms models weights.manifest engines.engine weights tools rewards "
-    "environments tasks engines rollouts training runtime observe config evaluation parts build sft loop "
-    "launch measure ci cli"
-).split()
+ORDER = """
+errors types registry checks recipes folder
+algorithms.config models.config rewards.config tasks.config engines.config rollouts.config
+training.config
+observe.metric observe.names observe.timer observe.encode
+platforms algorithms models weights.manifest engines.engine weights tools rewards environments
+tasks engines rollouts training runtime observe config
+evaluation parts build sft loop launch measure ci cli
+""".split()
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FOLDER_FILES = 400, 60, 15
 VAGUE = re.compile(
     r"(^|[._])(utils?|common|misc|helpers?|core|base|hub|managers?|experimental|v\d+)($|[._])"

@@ -30,21 +30,21 @@ RECORDS = [
 
 def reasoning_gym(dataset: str) -> Callable[[Path], TaskSource]:
     config = ReasoningGymConfig(dataset=dataset, size=SIZE)
-    return lambda folder: ReasoningGymSource(config, 7)
+    return lambda folder: ReasoningGymSource(config, seed=7)
 
 
 def jsonl(folder: Path) -> TaskSource:
     path = folder / "tasks.jsonl"
     if not path.exists():
         path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
-    return JsonlSource(FileConfig(path=str(path), chat=False))
+    return JsonlSource(FileConfig(path=str(path), chat=False), seed=7)
 
 
 def rows(folder: Path) -> TaskSource:
     path = folder / "tasks.parquet"
     if not path.exists():
         parquet.write_table(pyarrow.Table.from_pylist(RECORDS), path, row_group_size=5)
-    return ParquetSource(FileConfig(name="parquet", path=str(path), chat=False))
+    return ParquetSource(FileConfig(name="parquet", path=str(path), chat=False), seed=7)
 
 
 SOURCES = {

@@ -54,8 +54,8 @@ def rows(folder: RunFolder) -> list[dict[str, float]]:
 
 
 def untimed(row: dict[str, float]) -> dict[str, float]:
-    timed = ("time/", "rollout/tokens_per_s", "train/step_s", "buffer/")
-    return {k: v for k, v in row.items() if not k.startswith(timed) and k != "time"}
+    timed = ("unix_s", "attempt", "time/", "rollout/tokens_per_s", "train/step_s", "buffer/")
+    return {k: v for k, v in row.items() if not k.startswith(timed)}
 
 
 async def with_run(

@@ -8,7 +8,7 @@ from parity.cli.failures import keep_crashes_in
 EPILOG = """\b
 Examples:
   parity sft sft_quickstart
-  parity sft sft_quickstart steps=50 tiny_model.num_layers=2
+  parity sft sft_quickstart steps=200 tiny_model.num_layers=2
 """
 
 

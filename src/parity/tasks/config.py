@@ -38,7 +38,7 @@ class FileConfig:
     prompt_column: str = "prompt"  # text, or a list of {role, content} messages
     answer_column: str = "answer"  # expected answer, or absent
     id_column: str | None = None  # stable id; null: row number and digest of the record
-    chat: bool = True  # a text prompt becomes a user message; False: sent as it is
+    chat: bool | None = None  # text prompts become user messages; null: if there is a template
     system: str | None = None  # system message in front of chat prompts
     on_bad: OnBad = "stop"  # what an unusable record does
     max_bad: int = 100  # records that `skip` may pass over, >= 0
@@ -46,7 +46,7 @@ class FileConfig:
     def __post_init__(self) -> None:
         checks.one_of("on_bad", self.on_bad, get_args(OnBad))
         checks.at_least("max_bad", self.max_bad, 0)
-        if self.system is not None and not self.chat:
+        if self.system is not None and self.chat is False:
             raise ConfigError("system is set but chat is false; set chat=true or system=null.")
 
 

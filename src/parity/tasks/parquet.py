@@ -42,8 +42,12 @@ UNREADABLE = (pyarrow.ArrowException, OSError)
 class ParquetSource(TaskSource):
     """The rows of a Parquet file."""
 
-    def __init__(self, config: FileConfig) -> None:
-        """Check and index the file; raises DataError or ConfigError at the first that is wrong."""
+    def __init__(self, config: FileConfig, seed: int = 0) -> None:
+        """Check and index the file; raises DataError or ConfigError at the first that is wrong.
+
+        Args:
+            seed: every source has one; what a file says doesn't depend on it.
+        """
         self._path = checked_path(config, SUFFIXES)
         self._reader = RecordReader(config, self._path)
         try:

@@ -145,7 +145,7 @@ class RecordReader:
             if not config.chat:
                 raise DataError(
                     f"column {name!r} holds chat messages, which can't be sent as plain text; set"
-                    " tasks.chat=true"
+                    " tasks.chat=true, and model.chat_template if the tokenizer has no template"
                 )
             messages = _messages(name, value)
         else:

@@ -2,7 +2,8 @@
 
 `task(i)` is a pure function of the source's config and `i`: the same index gives the same
 task in every process and after every restart, which is what makes a run resumable from
-one number. Third parties register theirs under the entry point `parity.tasks`.
+one number. A source is built as `Source(config, seed=seed)`. Third parties register theirs
+under the entry point `parity.tasks`.
 """
 
 from abc import ABC, abstractmethod

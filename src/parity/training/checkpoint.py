@@ -56,7 +56,7 @@ class CheckpointStore:
 
         Args:
             step: optimizer steps taken, >= 0.
-            write: fills an empty folder; its exceptions come through.
+            write: fills an empty folder; what it raises comes through, OSError apart.
             state: stored in the marker, so it becomes visible with the files.
 
         Raises CheckpointError where the disk refuses.

@@ -111,7 +111,8 @@ class Scorer:
                     use_cache=False,
                 )
         values = result.logits if self._uses_own_logits else result.last_hidden_state
-        chosen = values[micro_batch.rows, micro_batch.columns]
+        places = micro_batch.rows * values.shape[1] + micro_batch.columns
+        chosen = values.flatten(0, 1).index_select(0, places)
         return chosen if self._autocast_dtype is None else chosen.to(self._autocast_dtype)
 
     def _shaped(self, mask: Tensor) -> Tensor:

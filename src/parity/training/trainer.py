@@ -102,7 +102,7 @@ class Trainer:
         self._optimizer = build_adamw(model.named_parameters(), optimizer)
         self._cost = ModelCost.of(model)
         self._shares_prefixes = None if config.prefix_sharing == "auto" else False
-        # A policy loss is 0 where the advantage is 0, in value and gradient; so are its sums'.
+        # The contract of a policy loss: 0 where the advantage is 0, in value and gradient.
         self._skips_zero_advantage = isinstance(objective, PolicyObjective) and not (
             objective.needs_reference or objective.needs_entropy_gradient
         )

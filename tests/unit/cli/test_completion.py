@@ -1,18 +1,13 @@
 """The shell completes recipes, runs, keys and the words that a key may take."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from parity.cli.main import main
 
 
 @pytest.fixture
-def complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+def complete(monkeypatch: pytest.MonkeyPatch, capsys):
     """What zsh is offered for a command line, as bare words."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PARITY_RUNS_DIR", raising=False)
 
     def run(line: str) -> list[str]:
         monkeypatch.setenv("_PARITY_COMPLETE", "complete_zsh")
@@ -53,9 +48,7 @@ def test_words_of_a_closed_set(complete):
     assert complete("parity train quickstart optimizer.lr=") == []
 
 
-def test_runs(complete, tmp_path: Path):
-    folder = tmp_path / "runs" / "mine-1"
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({}))
+def test_runs(complete, make_run):
+    make_run("mine-1")
     assert complete("parity show ") == ["mine-1", "latest"]
     assert complete("parity resume mi") == ["mine-1"]

@@ -12,12 +12,12 @@ from parity.errors import ConfigError
 @pytest.fixture
 def parent(tmp_path: Path) -> Path:
     for age, name in enumerate(("quickstart-1", "quickstart-2", "mine")):
-        folder = tmp_path / name
-        folder.mkdir()
+        folder = tmp_path / "all" / name
+        folder.mkdir(parents=True)
         (folder / "run.json").write_text("{}")
         os.utime(folder / "run.json", (1000 - age, 1000 - age))
-    (tmp_path / "no-run").mkdir()
-    return tmp_path
+    (tmp_path / "all" / "no-run").mkdir()
+    return tmp_path / "all"
 
 
 def test_runs_are_listed_newest_first_and_other_folders_are_not(parent: Path):

@@ -65,9 +65,9 @@ def test_derived_numbers_by_hand():
 
 
 def test_derived_numbers_of_sft_by_hand():
-    config = load_sft("sft_quickstart", ["steps=30", "batch_size=8", "eval.num_tasks=5"])
+    config = load_sft("sft_quickstart", ["steps=3000", "batch_size=8", "eval.num_tasks=5"])
     found = derive_sft(config, cores=2, environment=None)
-    assert found.total_examples == 240
+    assert found.total_examples == 24_000
     assert found.max_tokens_per_step == 8 * found.max_example_tokens
     assert found.eval_episodes == 5
     assert found.threads.trainer == 2
@@ -118,7 +118,11 @@ def test_a_lag_of_less_than_one_group_is_refused_with_the_least_that_works():
 
 
 def test_a_lag_that_is_rounded_down_is_noted():
-    (note,) = [n for n in derived("rollouts.max_lag=0.3").notes if "max_lag" in n]
+    (note,) = [
+        n
+        for n in derived("rollouts.groups_per_step=32", "rollouts.max_lag=0.3").notes
+        if "max_lag" in n
+    ]
     assert "9.6 groups ahead, rounded down to 9" in note
 
 
@@ -132,11 +136,21 @@ def test_steps_that_would_never_be_published_are_refused_with_the_nearest_number
     ("words", "parts"),
     [
         (["loss.old_logprobs=rollout"], ["correction.level=off", "loss.old_logprobs=trainer"]),
-        (["eval.samples_per_task=4"], ["eval.temperature=0", "eval.samples_per_task=1"]),
-        (["schedule.warmup_steps=80"], ["schedule.warmup_steps is 80", "below 80"]),
+        (
+            ["eval.temperature=0", "eval.samples_per_task=4"],
+            ["eval.temperature=0", "eval.samples_per_task=1"],
+        ),
+        (["steps=80", "schedule.warmup_steps=80"], ["schedule.warmup_steps is 80", "below 80"]),
         (["schedule.final_share=0.1"], ["schedule.final_share is 0.1", "linear"]),
         (["rollouts.max_drops_per_step=3"], ["rollouts.max_drops_per_step is 3", "no effect"]),
-        (["engine.max_length=64"], ["engine.max_length is 64", "engine.max_length=112"]),
+        (
+            [
+                "engine.max_length=64",
+                "prompts.max_prompt_tokens=90",
+                "sampling.max_new_tokens=10",
+            ],
+            ["engine.max_length is 64", "engine.max_length=100"],
+        ),
         (
             ["reward.name=sum", "reward.parts=[{name: exact, weight: 1, stip: true}]"],
             ["reward.parts.0.stip", "there is no key"],
@@ -157,7 +171,9 @@ def test_the_refused_pairs_are_fine_one_by_one():
 
 
 def test_intervals_beyond_the_end_and_groups_of_one_are_noted():
-    notes = derived("steps=10", "rollouts.group_size=1", "checkpoint.every_steps=50").notes
+    notes = derived(
+        "steps=10", "eval.every_steps=20", "rollouts.group_size=1", "checkpoint.every_steps=50"
+    ).notes
     assert any(note.startswith("eval.every_steps=20 is not below steps=10") for note in notes)
     assert any(note.startswith("checkpoint.every_steps=50") for note in notes)
     assert any("teaches nothing" in note for note in notes)

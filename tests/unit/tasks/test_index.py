@@ -19,6 +19,9 @@ from parity.types import Task
 class CountingSource(TaskSource):
     size = 3
 
+    def __init__(self, config, seed):
+        self.seed = seed
+
     def task(self, index):
         return Task(task_id=f"counting/{index}", prompt=f"What follows {index}?")
 """
@@ -52,7 +55,7 @@ def test_a_source_of_another_package_is_found_by_its_entry_point() -> None:
     found = TASKS.load("counting")
     assert isinstance(found, type)
     renderer = Renderer(character_tokenizer(max_length=64))
-    stream = TaskStream(found(), renderer=renderer, prompts=PromptsConfig(), seed=0)
+    stream = TaskStream(found({}, seed=1), renderer=renderer, prompts=PromptsConfig(), seed=0)
     drawn = [next(stream) for _ in range(3)]
     assert {task.task_id for task in drawn} == {"counting/0", "counting/1", "counting/2"}
     assert all(task.tokens for task in drawn)

@@ -1,6 +1,9 @@
 import json
 import logging
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,6 +164,51 @@ def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(tmp_path)
     with pytest.raises(ZeroDivisionError):
         store.save(4, lambda folder: 1 / 0, {})
     assert names_in(tmp_path) == ["step_00000003"]
+
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from parity.training.checkpoint import CheckpointStore
+
+left = int(sys.argv[2])
+
+def counted(function):
+    def call(*args, **kwargs):
+        global left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        return function(*args, **kwargs)
+    return call
+
+def write(folder):
+    (folder / "model.bin").write_text("weights")
+    (folder / "trainer").mkdir()
+    (folder / "trainer" / "optimizer.bin").write_text("moments")
+
+Path.rename, Path.mkdir, Path.write_text = map(counted, (Path.rename, Path.mkdir, Path.write_text))
+os.fsync, os.unlink, os.rmdir = map(counted, (os.fsync, os.unlink, os.rmdir))
+CheckpointStore(Path(sys.argv[1]), keep=1).save(int(sys.argv[3]), write, {"of": int(sys.argv[3])})
+"""
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["replacing", "following"])
+def test_a_kill_at_any_point_leaves_a_checkpoint_that_loads(tmp_path, step):
+    store = CheckpointStore(tmp_path, keep=1)
+    for kill_point in range(100):
+        shutil.rmtree(tmp_path)
+        store.save(1, content("old"), {"of": 0})
+        command = [sys.executable, "-c", KILLED, str(tmp_path), str(kill_point), str(step)]
+        status = subprocess.run(command, check=False).returncode
+        assert store.newest().state in ({"of": 0}, {"of": step})
+        store.save(3, content(), {"of": 3})
+        assert names_in(tmp_path) == ["step_00000003"]
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+    assert kill_point > 12
+    assert status == 0
 
 
 def damage_missing(path):

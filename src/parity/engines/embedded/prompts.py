@@ -1,8 +1,7 @@
 """Prefills prompts: which ones share a forward pass, and which slots hold a prompt already.
 
 Used by the scheduler and, for the same code path, by `probe.py`. A prompt that some slot
-still holds under the current weights needs no forward pass: its keys and values are copied
-and the request starts by decoding the prompt's last token.
+still holds under the current weights needs no forward pass: its keys and values are copied.
 """
 
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from parity.engines.embedded.cache import SlotCache
-from parity.engines.embedded.decoder import Decoder
+from parity.engines.embedded.decoders.decoder import Decoder
 
 Prompt = tuple[int, ...]
 
@@ -63,22 +62,28 @@ def prefill(
 
 
 class ResidentPrompts:
-    """Which slots hold the keys and values of which whole prompt, live or left behind."""
+    """Which slots hold the keys and values of which whole prompt, live or left behind.
+
+    The logits after each such prompt are kept beside it, so that a request which starts from
+    a copy samples its first token from exactly what a prefill gave.
+    """
 
     def __init__(self) -> None:
         self._slots: dict[Prompt, set[int]] = {}
+        self._logits: dict[Prompt, torch.Tensor] = {}
         self._prompts: dict[int, Prompt] = {}
 
-    def find(self, prompt: Prompt) -> int | None:
-        """The lowest slot that holds `prompt`, if any does."""
+    def find(self, prompt: Prompt) -> tuple[int, torch.Tensor] | None:
+        """The lowest slot that holds `prompt`, and the logits [V] after it."""
         slots = self._slots.get(prompt)
-        return min(slots) if slots else None
+        return (min(slots), self._logits[prompt]) if slots else None
 
-    def put(self, slot: int, prompt: Prompt) -> None:
+    def put(self, slot: int, prompt: Prompt, logits: torch.Tensor) -> None:
         """`slot` holds `prompt` now, and nothing else."""
         self.drop(slot)
         self._prompts[slot] = prompt
         self._slots.setdefault(prompt, set()).add(slot)
+        self._logits[prompt] = logits
 
     def drop(self, slot: int) -> None:
         """`slot` was or will be overwritten."""
@@ -88,7 +93,7 @@ class ResidentPrompts:
         slots = self._slots[prompt]
         slots.discard(slot)
         if not slots:
-            del self._slots[prompt]
+            del self._slots[prompt], self._logits[prompt]
 
     def move(self, source: int, target: int) -> None:
         """`target` holds what `source` holds."""
@@ -96,9 +101,10 @@ class ResidentPrompts:
         if prompt is None:
             self.drop(target)
         else:
-            self.put(target, prompt)
+            self.put(target, prompt, self._logits[prompt])
 
     def clear(self) -> None:
         """Nothing is held: the weights changed."""
         self._slots.clear()
+        self._logits.clear()
         self._prompts.clear()

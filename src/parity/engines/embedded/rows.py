@@ -78,11 +78,6 @@ class Rows:
         self.versions = _widened(self.versions, sampling.max_new_tokens, 0)
         self.logprobs = _widened(self.logprobs, sampling.max_new_tokens, 0)
 
-    def start_at_last_token(self, slot: int) -> None:
-        """The cache lacks the prompt's last token; it is the next to be decoded."""
-        self.length[slot] -= 1
-        self.next_token[slot] = self.required(slot).tokens[-1]
-
     def required(self, slot: int) -> Request:
         """The request of a slot that is known to be live."""
         request = self.requests[slot]

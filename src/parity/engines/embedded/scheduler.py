@@ -8,14 +8,14 @@ Given the same calls of `step`, the batches and so the results are the same bit 
 
 import time
 from collections import deque
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from parity.engines.embedded.decoder import Decoder
-from parity.engines.embedded.prompts import ResidentPrompts, plan_batches, prefill
+from parity.engines.embedded.decoders.decoder import Decoder
+from parity.engines.embedded.prompts import Prompt, ResidentPrompts, plan_batches, prefill
 from parity.engines.embedded.request import Finished, Request
 from parity.engines.embedded.rows import Rows
 from parity.engines.embedded.sampler import SamplingPlan, sample, uniforms
@@ -44,7 +44,7 @@ class Scheduler:
     ) -> None:
         """`decode_text` is needed only for requests with stop strings."""
         self._decoder = decoder
-        self._max_concurrent = max_concurrent
+        self.max_concurrent = max_concurrent
         self._prefill_tokens = prefill_tokens
         self._decode_text = decode_text
         self._cache = decoder.new_cache()
@@ -64,11 +64,6 @@ class Scheduler:
     def num_running(self) -> int:
         """Requests that are being decoded."""
         return self._rows.num_live
-
-    @property
-    def num_free_slots(self) -> int:
-        """Requests that could start now, before those that wait already."""
-        return max(0, self._max_concurrent - self._rows.num_live - len(self._waiting))
 
     @property
     def has_work(self) -> bool:
@@ -112,7 +107,7 @@ class Scheduler:
     def clear(self) -> None:
         """Forget all requests."""
         self._waiting.clear()
-        self._rows = Rows(capacity=self._max_concurrent)
+        self._rows = Rows(capacity=self.max_concurrent)
         self._resident.clear()
         self._plan = None
 
@@ -134,7 +129,7 @@ class Scheduler:
 
     def _admit(self) -> list[Finished]:
         """Start as many waiting requests as there are slots; those that end at once."""
-        count = min(len(self._waiting), self._max_concurrent - self._rows.num_live)
+        count = min(len(self._waiting), self.max_concurrent - self._rows.num_live)
         if count == 0:
             return []
         self._plan = None
@@ -143,61 +138,56 @@ class Scheduler:
         longest = max(len(request.tokens) for request in requests)
         planned = max(request.num_total_tokens for request in requests)
         self._cache.reserve(slots=self._rows.size, length=longest + 1, planned_length=planned)
-        by_prompt: dict[tuple[int, ...], list[int]] = {}
+        by_prompt: dict[Prompt, list[int]] = {}
         for slot, request in zip(slots, requests, strict=True):
             self._rows.put(slot, request, prompt_version=self.version)
             by_prompt.setdefault(request.tokens, []).append(slot)
-        self._reuse_prompts(by_prompt)
-        return self._prefill_prompts(by_prompt)
+        logits = self._copy_residents(by_prompt)
+        logits |= self._prefill(
+            {prompt: slots for prompt, slots in by_prompt.items() if prompt not in logits}
+        )
+        for prompt, siblings in by_prompt.items():
+            for slot in siblings:
+                self._resident.put(slot, prompt, logits[prompt])
+        started = np.array(slots, np.int64)
+        after = torch.stack([logits[request.tokens] for request in requests])
+        return self._sample(after, started, self._plan_for(started))
 
-    def _reuse_prompts(self, by_prompt: dict[tuple[int, ...], list[int]]) -> None:
-        """Copy prompts that some slot holds, and take them out of `by_prompt`.
+    def _copy_residents(self, by_prompt: Mapping[Prompt, list[int]]) -> dict[Prompt, torch.Tensor]:
+        """Copy prompts that some slot holds; the logits after each of them.
 
         All copies happen at once, because a slot may be the source of one and the target of
-        another. A prompt of one token has nothing to copy.
+        another.
         """
         sources: list[int] = []
         targets: list[int] = []
-        reused: list[tuple[int, ...]] = []
+        logits: dict[Prompt, torch.Tensor] = {}
         for prompt, slots in by_prompt.items():
-            source = self._resident.find(prompt)
-            if source is None and len(prompt) > 1:
-                continue
-            reused.append(prompt)
-            if source is not None:
-                sources += [source] * len(slots)
+            found = self._resident.find(prompt)
+            if found is not None:
+                sources += [found[0]] * len(slots)
                 targets += slots
-        longest = max((len(prompt) for prompt in reused), default=1)
-        self._cache.copy(sources, targets, length=longest - 1)
+                logits[prompt] = found[1]
+        self._cache.copy(sources, targets, length=max(map(len, logits), default=0))
         for slots in by_prompt.values():
             for slot in slots:
                 self._resident.drop(slot)
-        for prompt in reused:
-            for slot in by_prompt.pop(prompt):
-                self._rows.start_at_last_token(slot)
-                self._resident.put(slot, prompt)
+        return logits
 
-    def _prefill_prompts(self, by_prompt: dict[tuple[int, ...], list[int]]) -> list[Finished]:
-        """Run each distinct prompt once, copy it to its siblings, sample their first tokens."""
+    def _prefill(self, by_prompt: Mapping[Prompt, list[int]]) -> dict[Prompt, torch.Tensor]:
+        """Run each prompt once and copy it to its siblings; the logits after each of them."""
         prompts = list(by_prompt)
-        finished: list[Finished] = []
+        found: dict[Prompt, torch.Tensor] = {}
         for batch in plan_batches(prompts, limit=self._prefill_tokens):
             chosen = [prompts[index] for index in batch]
             firsts = [by_prompt[prompt][0] for prompt in chosen]
             logits = prefill(self._decoder, self._cache, chosen, firsts, limit=self._prefill_tokens)
+            found |= zip(chosen, logits, strict=True)
             self.prefilled_tokens += sum(len(prompt) for prompt in chosen)
-            siblings = [by_prompt[prompt] for prompt in chosen]
-            sources = [slots[0] for slots in siblings for _ in slots[1:]]
-            targets = [slot for slots in siblings for slot in slots[1:]]
-            self._cache.copy(sources, targets, length=max(len(prompt) for prompt in chosen))
-            for prompt, slots in zip(chosen, siblings, strict=True):
-                for slot in slots:
-                    self._resident.put(slot, prompt)
-            row_of_slot = [row for row, slots in enumerate(siblings) for _ in slots]
-            slots = np.array([slot for group in siblings for slot in group], np.int64)
-            picked = logits[torch.tensor(row_of_slot, device=logits.device)]
-            finished += self._sample(picked, slots, self._plan_for(slots))
-        return finished
+            sources = [by_prompt[prompt][0] for prompt in chosen for _ in by_prompt[prompt][1:]]
+            targets = [slot for prompt in chosen for slot in by_prompt[prompt][1:]]
+            self._cache.copy(sources, targets, length=max(map(len, chosen)))
+        return found
 
     def _decode(self) -> list[Finished]:
         """One token for every live request; those that finished with it."""
@@ -246,10 +236,11 @@ class Scheduler:
         noise = torch.from_numpy(uniforms(rows.seed[slots], rows.sampled[slots]))
         drawn, scored = sample(logits, plan, noise.to(logits.device))
         ids, logprobs = drawn.cpu().numpy(), scored.cpu().numpy()
-        if not np.isfinite(logprobs).all():
+        num_broken = int((~np.isfinite(logprobs)).sum())
+        if num_broken:
             raise EngineError(
-                f"the model gives logits that aren't finite for {int((~np.isfinite(logprobs)).sum())} "
-                f"of {len(slots)} requests under version {self.version}; its weights are broken."
+                f"the logits of {num_broken} of {len(slots)} requests aren't finite under version "
+                f"{self.version}; its weights are broken."
             )
         rows.record(slots, ids, logprobs, version=self.version)
         self.sampled_tokens += len(slots)

@@ -6,7 +6,7 @@ Used by the scheduler before every token.
 import numpy as np
 import numpy.typing as npt
 
-from parity.engines.embedded.decoder import Span
+from parity.engines.embedded.decoders.decoder import Span
 
 _ROUNDING = 16
 

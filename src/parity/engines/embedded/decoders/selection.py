@@ -10,10 +10,10 @@ import torch
 from transformers import PreTrainedModel
 
 from parity.engines.config import EngineDtype, ForwardPath
-from parity.engines.embedded.decoder import Decoder
-from parity.engines.embedded.generic import GenericDecoder
-from parity.engines.embedded.lean import LeanDecoder
-from parity.engines.embedded.probe import check_decoder
+from parity.engines.embedded.decoders.decoder import Decoder
+from parity.engines.embedded.decoders.generic import GenericDecoder
+from parity.engines.embedded.decoders.lean import LeanDecoder
+from parity.engines.embedded.decoders.probe import check_decoder
 from parity.errors import UnsupportedError
 
 logger = logging.getLogger(__name__)

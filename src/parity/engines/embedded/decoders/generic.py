@@ -15,7 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from parity.engines.embedded.cache import LayerShape, SlotCache
-from parity.engines.embedded.decoder import Decoder, Span, named_tensors
+from parity.engines.embedded.decoders.decoder import Decoder, Span, named_tensors
 from parity.errors import UnsupportedError
 
 _CACHE_ARGUMENTS = ("cache", "past_key_values")  # newer name first
@@ -121,7 +121,7 @@ class GenericDecoder(Decoder):
         self.device = device
         self.dtype = dtype
         self._model = _own_copy(model, dtype=dtype, device=device)
-        self.vocabulary_size = self._model.get_input_embeddings().weight.shape[0]
+        self.vocabulary_size = _vocabulary_size(self._model)
         parameters = inspect.signature(self._model.forward).parameters
         self._cache_argument = next(name for name in _CACHE_ARGUMENTS if name in parameters)
         self._keeps_logits = "logits_to_keep" in parameters
@@ -293,6 +293,17 @@ def _check_kind(model: PreTrainedModel, *, max_length: int) -> None:
             f"max_length is {max_length} and {name} has {positions} positions; "
             f"set engine.max_length={positions} or less."
         )
+
+
+def _vocabulary_size(model: PreTrainedModel) -> int:
+    """Rows of the input embedding: the ids that a prompt may hold."""
+    embedding = model.get_input_embeddings()
+    if not isinstance(embedding, torch.nn.Embedding):
+        raise UnsupportedError(
+            f"{type(model).__name__} embeds tokens with {type(embedding).__name__}; the embedded "
+            f"engine needs a torch.nn.Embedding."
+        )
+    return embedding.num_embeddings
 
 
 def _own_copy(

@@ -9,7 +9,7 @@ refused instead of sampled wrongly.
 import torch
 from transformers import PreTrainedModel
 
-from parity.engines.embedded.decoder import Decoder, Span
+from parity.engines.embedded.decoders.decoder import Decoder, Span
 from parity.engines.embedded.prompts import prefill
 from parity.errors import UnsupportedError
 

@@ -14,8 +14,8 @@ from torch.nn import functional
 from transformers import PretrainedConfig, PreTrainedModel
 
 from parity.engines.embedded.cache import LayerShape, SlotCache
-from parity.engines.embedded.decoder import Decoder, Span, named_tensors
-from parity.engines.embedded.lean_weights import (
+from parity.engines.embedded.decoders.decoder import Decoder, Span, named_tensors
+from parity.engines.embedded.decoders.lean_weights import (
     LeanLayer,
     LeanShape,
     LeanWeights,
@@ -107,7 +107,6 @@ class LeanDecoder(Decoder):
         hidden = functional.embedding(tokens.reshape(-1), self._weights.embedding)
         for index, layer in enumerate(self._weights.layers):
             query, key, value = self._project(layer, hidden, rotation)
-            # [M, heads, D, C] and [M, heads, C, D]
             key = key.unflatten(0, (rows, columns)).permute(0, 2, 3, 1)
             value = value.unflatten(0, (rows, columns)).transpose(1, 2)
             cache.keys[index][slots, :, :, start:stop] = key

@@ -1,0 +1,1 @@
+"""Forward passes over slots; `decoder.py` is the contract, `selection.py` chooses."""
