@@ -223,8 +223,7 @@ def new_folder(config: TrainConfig | SftConfig, *, recipe: str, kind: RunKind) -
         started=datetime.now().astimezone().isoformat(timespec="seconds"),
         parity_version=parity.__version__,
     )
-    parent = environment.runs_dir() if config.output.dir == "runs" else None
-    return RunFolder.create(parent or Path(config.output.dir), name=config.output.name, info=info)
+    return RunFolder.create(Path(config.output.dir), name=config.output.name, info=info)
 
 
 def open_trackers(config: TrainConfig | SftConfig, folder: RunFolder) -> Trackers:

@@ -28,6 +28,7 @@ from parity.models.tiny import make_tiny
 from parity.observe.dashboard.display import Display
 from parity.platforms.platform import Platform
 from parity.rewards.grader import GraderPool
+from parity.rollouts.config import InFlight
 from parity.rollouts.generation import Generation
 from parity.rollouts.group import EpisodeSetup
 from parity.tasks import TASKS
@@ -92,9 +93,8 @@ async def open_parts(
         stack.push_async_callback(engine.close)
         display.activity("starting the grader")
         await grader_start
-        in_flight = config.rollouts.in_flight if isinstance(config, TrainConfig) else "continue"
         setup = EpisodeSetup(
-            generation=Generation(engine, in_flight=in_flight),
+            generation=Generation(engine, in_flight=in_flight_of(config)),
             grader=grader,
             decode=renderer.decode,
             sampling=config.sampling,
@@ -118,6 +118,11 @@ async def open_parts(
                 samples_per_task=config.eval.samples_per_task,
             ),
         )
+
+
+def in_flight_of(config: AnyConfig) -> InFlight:
+    """What a publication does to unfinished requests."""
+    return config.rollouts.in_flight if isinstance(config, TrainConfig) else "continue"
 
 
 def stop_ids(

@@ -46,7 +46,7 @@ class EvalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadsConfig:
-    """CPU threads per role; null: from the cores at hand (docs/threads.md)."""
+    """CPU threads per role; null: from the cores at hand (docs/asynchrony.md)."""
 
     trainer: int | None = None
     engine: int | None = None
