@@ -3,7 +3,14 @@ import logging
 import pytest
 import torch
 from torch import nn
-from transformers import CohereConfig, CohereForCausalLM, GraniteConfig, GraniteForCausalLM
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+)
 from unit.training.tiny import (
     CPU,
     FREE_ATTENTION,
@@ -128,6 +135,25 @@ def test_gradient_checkpointing_recomputes_and_changes_no_gradient(family):
     assert calls == [1, 2]
     for plain, recomputed in zip(*gradients, strict=True):
         torch.testing.assert_close(plain, recomputed)
+
+
+def test_dropout_of_a_recomputed_layer_is_off_too():
+    torch.manual_seed(0)
+    model = OPTForCausalLM(
+        OPTConfig(
+            vocab_size=40,
+            hidden_size=32,
+            word_embed_proj_dim=32,
+            ffn_dim=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=64,
+            dropout=0.5,
+        )
+    )
+    scorer = scorer_of(model, gradient_checkpointing=True)
+    assert any(module.training for module in model.modules())
+    assert_scores_are_naive(scorer, temperature=1.0, sharing=False)
 
 
 def test_bfloat16_runs_under_autocast_over_float32_weights():

@@ -95,13 +95,15 @@ class ResidentPrompts:
         if not slots:
             del self._slots[prompt], self._logits[prompt]
 
-    def move(self, source: int, target: int) -> None:
-        """`target` holds what `source` holds."""
-        prompt = self._prompts.get(source)
-        if prompt is None:
-            self.drop(target)
-        else:
-            self.put(target, prompt, self._logits[prompt])
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Each target holds what its source held, all at once."""
+        held = [self._prompts.get(source) for source in sources]
+        logits = [None if prompt is None else self._logits[prompt] for prompt in held]
+        for target, prompt, row in zip(targets, held, logits, strict=True):
+            if prompt is None or row is None:
+                self.drop(target)
+            else:
+                self.put(target, prompt, row)
 
     def clear(self) -> None:
         """Nothing is held: the weights changed."""

@@ -122,31 +122,28 @@ class Rows:
         self.stop_ids[slot] = _NO_TOKEN
         self.holes.append(slot)
 
-    def close_holes(self) -> tuple[list[int], list[int]]:
-        """Move the last rows into the holes; the moves as (sources, targets), all different."""
-        holes = sorted(self.holes)
-        self.holes = []
-        sources: list[int] = []
-        targets: list[int] = []
-        while holes:
-            self.size -= 1
-            if holes[-1] == self.size:
-                holes.pop()
-            else:
-                sources.append(self.size)
-                targets.append(holes.pop(0))
-        self._move(sources, targets)
+    def plan_closing(self) -> tuple[list[int], list[int]]:
+        """Which last live rows fill which holes: (sources, targets), all different."""
+        live = self.size - len(self.holes)
+        targets = sorted(hole for hole in self.holes if hole < live)
+        holes = set(self.holes)
+        sources = [slot for slot in range(live, self.size) if slot not in holes]
         return sources, targets
 
-    def _move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        if not sources:
-            return
+    def drop_holes(self) -> None:
+        """The last rows are free after the moves of `plan_closing`."""
+        self.size -= len(self.holes)
+        self.holes = []
+
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Move live rows, all at once; what isn't a target afterwards counts as free."""
         for column in self._columns():
             column[targets] = column[sources]
-        for source, target in zip(sources, targets, strict=True):
-            self.requests[target], self.requests[source] = self.requests[source], None
-        self.has_stop_text[sources] = False
-        self.stop_ids[sources] = _NO_TOKEN
+        moved = [self.requests[source] for source in sources]
+        for source in sources:
+            self.requests[source] = None
+        for target, request in zip(targets, moved, strict=True):
+            self.requests[target] = request
 
     def _columns(self) -> tuple[npt.NDArray[np.generic], ...]:
         return (

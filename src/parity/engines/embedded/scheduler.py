@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from parity.engines.embedded.decoders.decoder import Decoder
+from parity.engines.embedded.decoders.decoder import Decoder, Span
 from parity.engines.embedded.prompts import Prompt, ResidentPrompts, plan_batches, prefill
 from parity.engines.embedded.request import Finished, Request
 from parity.engines.embedded.rows import Rows
 from parity.engines.embedded.sampler import SamplingPlan, sample, uniforms
-from parity.engines.embedded.spans import plan_spans
+from parity.engines.embedded.spans import arrange
 from parity.engines.embedded.stops import DecodeText, completes_stop
 from parity.errors import EngineError
 from parity.types import Completion, FinishReason
@@ -191,12 +191,8 @@ class Scheduler:
 
     def _decode(self) -> list[Finished]:
         """One token for every live request; those that finished with it."""
-        self._close_holes()
+        spans = self._arrange()
         rows, size = self._rows, self._rows.size
-        longest = int(rows.length[:size].max()) + 1
-        if longest > self._cache.length:
-            planned = int(rows.planned[:size].max())
-            self._cache.reserve(slots=size, length=longest, planned_length=planned)
         slots = np.arange(size)
         if self._plan is None:
             self._plan = self._plan_for(slots)
@@ -204,22 +200,36 @@ class Scheduler:
         logits = self._decoder.decode(
             self._cache,
             tokens=torch.from_numpy(rows.next_token[:size]).to(device),
-            lengths=torch.from_numpy(rows.length[:size].copy()).to(device),
-            spans=plan_spans(rows.length[:size], room=self._cache.length),
+            lengths=torch.from_numpy(rows.length[:size]).to(device),
+            spans=spans,
         )
         rows.length[:size] += 1
         return self._sample(logits, slots, self._plan)
 
-    def _close_holes(self) -> None:
-        if not self._rows.holes:
-            return
-        self._plan = None
-        sources, targets = self._rows.close_holes()
+    def _arrange(self) -> list[Span]:
+        """Close holes, make room for one more token, and order the slots into spans."""
+        rows = self._rows
+        if rows.holes:
+            self._plan = None
+            self._move(*rows.plan_closing())
+            rows.drop_holes()
+        lengths = rows.length[: rows.size]
+        longest = int(lengths.max()) + 1
+        if longest > self._cache.length:
+            planned = int(rows.planned[: rows.size].max())
+            self._cache.reserve(slots=rows.size, length=longest, planned_length=planned)
+        arrangement = arrange(lengths, room=self._cache.length, may_move=self._decoder.uses_spans)
+        self._move(arrangement.sources, arrangement.targets)
+        return arrangement.spans
+
+    def _move(self, sources: list[int], targets: list[int]) -> None:
+        """Move live requests to other slots, all at once."""
         if sources:
-            longest = int(self._rows.length[targets].max())
+            self._plan = None
+            longest = int(self._rows.length[sources].max())
             self._cache.copy(sources, targets, length=longest)
-        for source, target in zip(sources, targets, strict=True):
-            self._resident.move(source, target)
+            self._rows.move(sources, targets)
+            self._resident.move(sources, targets)
 
     def _plan_for(self, slots: Ints) -> SamplingPlan:
         rows = self._rows

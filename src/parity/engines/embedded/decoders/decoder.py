@@ -30,6 +30,7 @@ class Decoder(ABC):
     name: str
     device: torch.device
     vocabulary_size: int
+    uses_spans: bool  # attends span by span; else all slots attend to the longest span
 
     @property
     @abstractmethod

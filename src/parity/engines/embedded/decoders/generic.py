@@ -109,6 +109,7 @@ class GenericDecoder(Decoder):
     """`model.forward` of a copy of a Hugging Face model."""
 
     name = "generic"
+    uses_spans = False
 
     def __init__(
         self, model: PreTrainedModel, *, dtype: torch.dtype, device: torch.device, max_length: int

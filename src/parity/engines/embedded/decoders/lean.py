@@ -32,6 +32,7 @@ class LeanDecoder(Decoder):
     """The hand-written forward of one model."""
 
     name = "lean"
+    uses_spans = True
 
     def __init__(
         self, model: PreTrainedModel, *, dtype: torch.dtype, device: torch.device, max_length: int
