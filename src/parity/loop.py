@@ -23,7 +23,7 @@ from parity.build import Run
 from parity.errors import DeadlineError
 from parity.evaluation import Evaluation
 from parity.rollouts.report import lag_metrics, rollout_metrics
-from parity.rollouts.samples import to_samples
+from parity.rollouts.samples import by_episode, reward_table, to_samples
 from parity.types import Group, StepReport
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ async def train(run: Run) -> None:
     """Train to `config.steps` optimizer steps, from wherever the trainer stands."""
     if run.progress.eval_first is None:
         await evaluate(run)
+    run.started = time.monotonic()
     async with generation(run):
         while run.trainer.step_index < run.config.steps and not run.should_stop():
             await one_step(run)
@@ -47,7 +48,8 @@ async def one_step(run: Run) -> None:
     bound = math.ceil(run.config.rollouts.max_lag)
     metrics = rollout_metrics(groups)
     metrics |= lag_metrics(episodes, version=run.buffer.version, bound=bound)
-    samples = to_samples(groups, run.advantage)
+    advantages = run.advantage(reward_table(groups))
+    samples = to_samples(groups, advantages)
     with run.timer.phase("train"):
         report = await run.runtime.in_trainer(lambda: run.trainer.step(samples))
     step = report.step
@@ -57,6 +59,8 @@ async def one_step(run: Run) -> None:
     await between(run, step)
     if is_published:
         run.buffer.release(run.progress.version)
+    if run.config.trackers.dump_episodes:
+        run.dump.write(step, groups, advantages=by_episode(groups, advantages))
     after(run, report, groups, metrics)
 
 
@@ -141,8 +145,6 @@ def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, 
         "buffer/in_flight": counts.in_flight,
         "publish/version": run.progress.version,
     }
-    if run.config.trackers.dump_episodes:
-        run.dump.write(report.step, groups)
     run.trackers.log(report.step, metrics)
     run.display.step(report.step, metrics)
     for sentence in run.advisor(metrics):

@@ -55,7 +55,7 @@ def evaluate(
 
 def wanted(run_or_model: str, *, recipe: str | None, overrides: Sequence[str]) -> TrainConfig:
     """The configuration to measure under: the run's own, or a recipe's with another model."""
-    run_dir = find_run_dir(run_or_model)
+    run_dir = Path(run_or_model) if (Path(run_or_model) / "run.json").is_file() else None
     if run_dir is not None and recipe is None:
         folder = RunFolder(run_dir)
         if not folder.model_dir.is_dir():
@@ -77,15 +77,6 @@ def wanted(run_or_model: str, *, recipe: str | None, overrides: Sequence[str]) -
         )
     path = str(RunFolder(run_dir).model_dir) if run_dir is not None else run_or_model
     return load_train(recipe, [f"model.path={json.dumps(path)}", *overrides])
-
-
-def find_run_dir(name: str) -> Path | None:
-    """The run folder of that path or name, or None where there is none."""
-    runs = environment.runs_dir() or Path("runs")
-    for path in (Path(name), runs / name):
-        if (path / "run.json").is_file():
-            return path
-    return None
 
 
 def powers(config: TrainConfig) -> tuple[int, ...]:

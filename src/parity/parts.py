@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from parity.config.resolve import to_plain
 from parity.config.schema import SftConfig, TasksConfig, TrainConfig
 from parity.config.threads import ThreadPlan
 from parity.engines import ENGINES
@@ -166,16 +167,18 @@ def open_source(config: TasksConfig, seed: int, renderer: Renderer) -> TaskSourc
 
     `chat: null` becomes true where the tokenizer has a chat template, and is logged.
     """
-    name = config.name
-    if config.chat is None:
-        config = dataclasses.replace(config, chat=renderer.has_chat_template)
-        reason = "has a" if config.chat else "has no"
-        log.info("event=chat_chosen chat=%s reason=the tokenizer %s template", config.chat, reason)
-    kind = TASKS.load(name)
-    source = kind(config, seed=seed)  # pyright: ignore
-    if not isinstance(source, TaskSource):
-        raise ConfigError(f"tasks.name={name!r} isn't a task source; register a TaskSource.")
-    return source
+    kind = TASKS.load(config.name)
+    if not isinstance(kind, type) or not issubclass(kind, TaskSource):
+        raise ConfigError(
+            f"tasks.name={config.name} leads to {kind!r}; it must be a subclass of"
+            " parity.tasks.source.TaskSource."
+        )
+    if to_plain(config).get("chat", False) is None:  # a source may have no such key
+        chat = renderer.has_chat_template
+        config = dataclasses.replace(config, chat=chat)
+        reason = "has a" if chat else "has no"
+        log.info("event=chat_chosen chat=%s reason=the tokenizer %s template", chat, reason)
+    return kind(config, seed=seed)  # pyright: ignore[reportCallIssue]
 
 
 def open_engine(

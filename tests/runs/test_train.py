@@ -26,7 +26,7 @@ from parity.observe.dashboard.quiet import QuietDisplay
 from parity.observe.summary import Summary
 from parity.observe.tracking import Trackers
 from parity.rollouts.group import Grader, GroupRunner
-from parity.rollouts.samples import to_samples
+from parity.rollouts.samples import reward_table, to_samples
 from parity.types import Answer, RewardResult
 
 ConfigOf = Callable[..., TrainConfig]
@@ -122,7 +122,7 @@ def test_lag_zero_equals_strictly_alternating_phases_bit_for_bit(
                 drawn = [run.next_task() for _ in range(missing)]
                 outcomes = await asyncio.gather(*(run.run_group(t, i) for i, t in drawn))
                 groups += [outcome for outcome in outcomes if hasattr(outcome, "episodes")]
-            samples = to_samples(groups, run.advantage)
+            samples = to_samples(groups, run.advantage(reward_table(groups)))
             await run.runtime.in_trainer(lambda samples=samples: run.trainer.step(samples))
             await loop.publish(run)
 

@@ -27,7 +27,10 @@ def list_runs(parent: Path) -> list[RunFolder]:
 
 
 def find_run(word: str, parent: Path) -> RunFolder:
-    """The run of that path, name, unique beginning of a name, or the newest for `latest`."""
+    """The run of that path, name, unique beginning of a name, or the newest for `latest`.
+
+    `latest` passes over evaluations, which hold nothing to resume or to evaluate again.
+    """
     as_path = Path(word).expanduser()
     if (as_path / "run.json").is_file():
         return RunFolder(as_path)
@@ -38,7 +41,7 @@ def find_run(word: str, parent: Path) -> RunFolder:
             " --dir or PARITY_RUNS_DIR names another folder."
         )
     if word == LATEST:
-        return found[0]
+        return next((run for run in found if not _is_evaluation(run)), found[0])
     matches = [run for run in found if run.name == word]
     matches = matches or [run for run in found if run.name.startswith(word)]
     if len(matches) == 1:
@@ -57,3 +60,10 @@ def run_or_model(word: str, parent: Path) -> str:
     if word == LATEST or sum(name == word or name.startswith(word) for name in names) == 1:
         return str(find_run(word, parent).path)
     return word
+
+
+def _is_evaluation(run: RunFolder) -> bool:
+    try:
+        return run.info().kind == "eval"
+    except ConfigError:  # unreadable: not for this function to judge
+        return False

@@ -1,17 +1,20 @@
 """The keys of the run file, read off the dataclass tree; used by overrides, errors and completion.
 
 A section is a dataclass. A section whose type is a union of dataclasses has one variant per
-`name`; a key that only some variants have belongs to those names. Below a mapping field every
+`name`; a key that only some variants have belongs to those names. A name that doesn't ship may
+be another package's, which brings its own variant (`plugins.py`). Below a mapping field every
 key is allowed. Invariant: the dataclasses are the only list of keys there is.
 """
 
+import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Literal, Union, get_args, get_origin
 
+from parity.config import plugins
 from parity.errors import ConfigError
-from parity.registry import nearest
+from parity.registry import field_types, nearest
 
 AUTO = "auto"  # the name of a file section whose kind is told by the suffix of its path
 
@@ -64,7 +67,17 @@ def field_of(section: type, name: str) -> Field[object] | None:
 
 def _fields(section: type) -> tuple[Field[object], ...]:
     assert is_dataclass(section), f"{section} isn't a config section"
-    return fields(section)
+    types = field_types(section)
+    return tuple(_typed(field, types[field.name]) for field in fields(section))
+
+
+def _typed(field: Field[object], annotation: object) -> Field[object]:
+    """The field with its type, where its module postpones annotations."""
+    if field.type is annotation:
+        return field
+    typed = copy.copy(field)
+    typed.type = annotation  # pyright: ignore[reportAttributeAccessIssue]
+    return typed
 
 
 def names_of(section: type) -> tuple[str, ...]:
@@ -76,8 +89,29 @@ def names_of(section: type) -> tuple[str, ...]:
 
 
 def section_names(annotation: object) -> tuple[str, ...]:
-    """Every `name` that a section of this type may have, in the order of the schema."""
+    """Every shipped `name` of a section of this type, in the order of the schema."""
     return tuple(name for variant in variants(annotation) for name in names_of(variant))
+
+
+def known_names(annotation: object) -> tuple[str, ...]:
+    """Every `name` that a section of this type may have; third-party ones last."""
+    return (*section_names(annotation), *plugins.names(variants(annotation)))
+
+
+def variant_of(annotation: object, name: object, *, at: str) -> type | None:
+    """The variant that `name` chooses, imported where it is a third-party one; None: unknown.
+
+    Raises ConfigError, naming the section `at`, where another package registers `name` without
+    a section that a run file can fill.
+    """
+    shipped = variants(annotation)
+    found = next((variant for variant in shipped if name in names_of(variant)), None)
+    if found is not None or not isinstance(name, str):
+        return found
+    try:
+        return plugins.section(shipped, name)
+    except ConfigError as error:
+        raise ConfigError(f"{at}.name is {name!r}, which can't be used: {error}") from error
 
 
 def owners_of(annotation: object, name: str) -> tuple[str, ...]:
@@ -88,6 +122,15 @@ def owners_of(annotation: object, name: str) -> tuple[str, ...]:
         if field_of(variant, name) is not None
         for owner in names_of(variant)
     )
+
+
+def required(section: type) -> list[str]:
+    """The keys without a default, which a section of this type must give."""
+    return [
+        field.name
+        for field in _fields(section)
+        if field.default is MISSING and field.default_factory is MISSING
+    ]
 
 
 def default_of(field: Field[object]) -> object | None:
@@ -116,8 +159,20 @@ def walk(schema: type, prefix: str = "") -> Iterator[Key]:
 
 
 def leaves(schema: type) -> list[Key]:
-    """The keys that hold values, not sections, in the order of the schema."""
-    return [key for key in walk(schema) if not variants(key.annotation)]
+    """The keys that hold values, not sections, in the order of the schema.
+
+    The type of a section's `name` is the Literal of every known name.
+    """
+    found = {key.path: key for key in walk(schema)}
+    return [_named(key, found) for key in found.values() if not variants(key.annotation)]
+
+
+def _named(key: Key, found: Mapping[str, Key]) -> Key:
+    parent, _, child = key.path.rpartition(".")
+    names = known_names(found[parent].annotation) if child == "name" and parent else ()
+    if not names:
+        return key
+    return replace(key, annotation=Literal[names])  # pyright: ignore[reportInvalidTypeForm]
 
 
 def suggestion(schema: type, path: str) -> str:
@@ -145,7 +200,11 @@ def suggestion(schema: type, path: str) -> str:
 
 
 def require(schema: type, path: str, value: str = "") -> None:
-    """Refuse a dotted path that isn't a key of `schema`; `value` is shown in the message."""
+    """Refuse a dotted path that isn't a key of `schema`; `value` is shown in the message.
+
+    A key of a section that another package may fill passes: `resolve.py`, which knows the
+    section's name, has the last word.
+    """
     annotations: tuple[object, ...] = (schema,)
     for part in path.split("."):
         below: list[object] = []
@@ -158,6 +217,8 @@ def require(schema: type, path: str, value: str = "") -> None:
             for variant in variants(annotation):
                 if (field := field_of(variant, part)) is not None:
                     below.append(field.type)
+        if not below and any(plugins.names(variants(annotation)) for annotation in annotations):
+            return
         if not below:
             shown = f"{path}={value}" if value else path
             raise ConfigError(f"{shown}: there is no key {path}.{suggestion(schema, path)}")

@@ -33,7 +33,7 @@ def drop_replaced(schema: type, plain: dict[str, object], layers: Layers, prefix
             continue
         path = prefix + field.name
         default = keys.default_of(field)
-        chosen = _chosen(field.type, section) or (None if default is None else type(default))
+        chosen = _chosen(field.type, section, path) or (None if default is None else type(default))
         if chosen is None:
             continue
         chooser = layers.strength(f"{path}.name")
@@ -44,7 +44,7 @@ def drop_replaced(schema: type, plain: dict[str, object], layers: Layers, prefix
         drop_replaced(chosen, section, layers, f"{path}.")
 
 
-def _chosen(annotation: object, section: dict[str, object]) -> type | None:
+def _chosen(annotation: object, section: dict[str, object], path: str) -> type | None:
     """The variant that the section's `name` names, if it names one; `auto` means a file."""
     variants = keys.variants(annotation)
     if not keys.section_names(annotation):
@@ -52,4 +52,4 @@ def _chosen(annotation: object, section: dict[str, object]) -> type | None:
     name = section.get("name")
     if name == keys.AUTO:
         return next((v for v in variants if keys.field_of(v, "path") is not None), None)
-    return next((v for v in variants if name in keys.names_of(v)), None)
+    return keys.variant_of(annotation, name, at=path)

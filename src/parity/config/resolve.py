@@ -2,7 +2,8 @@
 
 The conversion is closed and strict: an unknown key, a key of another section name, a value of
 the wrong type and a number that isn't finite are errors that name the full key, the value and
-the remedy. Used by `compose.py`, and by the wiring for the parts of `reward.name=sum`.
+the remedy. A section whose name another package registers becomes that package's `Config`, and
+is held to the same rules. Used by `compose.py`, and by `arithmetic.py` for the parts of a sum.
 Invariant: `resolve(C, to_plain(c)) == c` for every config `c` of class `C`.
 """
 
@@ -14,7 +15,7 @@ from typing import Literal, TypeVar, get_args, get_origin
 
 from parity.config import keys
 from parity.errors import ConfigError
-from parity.registry import known
+from parity.registry import known, nearest
 from parity.types import Json
 
 Section = TypeVar("Section")
@@ -80,6 +81,10 @@ def _build(
             )
         else:
             values[field.name] = _value(field.type, value, path, at_root)
+    missing = next((name for name in keys.required(section) if name not in values), None)
+    if missing is not None:
+        path = f"{at}.{missing}" if at else missing
+        raise ConfigError(f"{path} is missing and has no default; set {path}=VALUE.")
     try:
         return section(**values)
     except ConfigError as error:
@@ -87,11 +92,13 @@ def _build(
 
 
 def _unknown(section: type, path: str, value: object, *, at_root: type | None) -> str:
-    parent = path.rpartition(".")[0]
+    parent, _, child = path.rpartition(".")
+    field_names = [key.path for key in keys.walk(section) if "." not in key.path]
     if at_root is not None:
         hint = keys.suggestion(at_root, path)
+    elif (close := nearest(child, field_names)) is not None:
+        hint = f" Did you mean {parent}.{close}?"
     else:
-        field_names = [key.path for key in keys.walk(section) if "." not in key.path]
         hint = f" Keys of {parent}: {', '.join(field_names)}."
     return f"{path}={_shown(value)}: there is no key {path}.{hint}"
 
@@ -112,9 +119,12 @@ def _section(
         chosen = candidates[0]
     elif "name" in plain:
         name = plain["name"]
-        chosen = next((c for c in candidates if name in keys.names_of(c)), None)
+        chosen = keys.variant_of(annotation, name, at=at)
         if chosen is None:
+            names = keys.known_names(annotation)
             raise ConfigError(f"{at}.name is {_shown(name)}; {known(str(name), names)}")
+        if chosen not in candidates:
+            at_root = None  # the keys of a third-party section aren't in the schema
     elif default is not None:
         chosen = type(default)
     else:
@@ -122,7 +132,7 @@ def _section(
     for key, value in plain.items():
         owners = keys.owners_of(annotation, str(key))
         if owners and keys.field_of(chosen, str(key)) is None:
-            name = plain.get("name", keys.names_of(chosen)[0])
+            name = plain["name"] if "name" in plain else keys.names_of(chosen)[0]
             raise ConfigError(
                 f"{at}.{key}={_shown(value)} has no effect: it belongs to"
                 f" {at}.name={' or '.join(owners)}, and this run has {at}.name={name}."

@@ -7,6 +7,11 @@ its deadline; it may therefore block, leak or crash without harm to the run. It 
 
 A class takes its config section and nothing else. `checked` holds every result to the
 contract before it leaves the grader process.
+
+Third parties register theirs under the entry point `parity.rewards` (docs/adding.md). Such a
+class has an attribute `Config` of the form that `tasks/source.py` tells, and is built as
+`Reward(config)` in every grader process, where the section arrives as plain data. In a part of
+`reward.name=sum` the keys `weight` and `label` belong to the sum.
 """
 
 import math

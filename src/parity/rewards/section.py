@@ -1,27 +1,30 @@
 """From a reward section of the run file to the reward that it names.
 
 Used by the grader process, which receives the section as plain data, and by `sum.py` for
-its parts. A name that ships with Parity has a config dataclass; one that comes from another
-package (entry point `parity.rewards`) receives the section itself, which it must check.
+its parts. A reward is built from its config dataclass: one that ships, or the `Config` that
+the class of another package brings. Invariant: `parse(plain(config)) == config`.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import get_args, get_origin
+from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Literal, Union, get_args, get_origin
 
 from parity.errors import ConfigError
-from parity.registry import known
+from parity.registry import field_types, known
 from parity.rewards import REWARDS
 from parity.rewards.config import RewardConfig
 from parity.rewards.reward import Reward
 from parity.types import Json
 
 _CONFIGS: dict[str, type[RewardConfig]] = {config.name: config for config in get_args(RewardConfig)}
+_MISFIT = object()
 _WORDS: dict[object, str] = {
     bool: "true or false",
+    int: "a whole number",
     float: "a number",
     str: "text",
-    type(None): "null",
+    NoneType: "null",
     tuple: "a list",
     Mapping: "a section",
 }
@@ -33,43 +36,43 @@ def build(config: RewardConfig | Mapping[str, Json]) -> Reward:
     Raises ConfigError where the section can't be used and UnsupportedError where a package
     that the reward needs isn't installed.
     """
-    section = parse(config) if isinstance(config, Mapping) else config
-    name = section["name"] if isinstance(section, Mapping) else section.name
-    reward_class = REWARDS.load(str(name))
+    name = _name(config) if isinstance(config, Mapping) else config.name
+    reward_class = REWARDS.load(name)
     if not isinstance(reward_class, type) or not issubclass(reward_class, Reward):
         raise ConfigError(
             f"reward.name={name} leads to {reward_class!r}; it must be a subclass of"
             " parity.rewards.reward.Reward."
         )
+    section = parse(config) if isinstance(config, Mapping) else config
     return reward_class(section)  # pyright: ignore[reportCallIssue]
 
 
-def parse(section: Mapping[str, Json]) -> RewardConfig | Mapping[str, Json]:
-    """The config dataclass of a section, or the section itself for a third-party name."""
-    name = section.get("name")
-    if not isinstance(name, str):
-        raise ConfigError(f"name is {name!r}; {known('', REWARDS.names())}")
-    config_class = _CONFIGS.get(name)
-    if config_class is None:
-        if name not in REWARDS.names():
-            raise ConfigError(f"name is {name!r}; {known(name, REWARDS.names())}")
-        return section
-    hints = {field.name: field.type for field in fields(config_class)}
-    for key in section:
-        if key not in hints:
-            raise ConfigError(f"reward {name} has no key {key!r}; {known(key, hints)}")
-    values = {key: _fitted(key, value, hints[key]) for key, value in section.items()}
-    return config_class(**values)  # pyright: ignore[reportArgumentType]
+def parse(section: Mapping[str, Json]) -> RewardConfig:
+    """The config dataclass of a section; of a third-party name, the `Config` of its class."""
+    name = _name(section)
+    if name not in REWARDS.names():
+        raise ConfigError(f"name is {name!r}; {known(name, REWARDS.names())}")
+    config_class = _CONFIGS.get(name) or REWARDS.config_of(name)
+    return _filled(config_class, section, f"reward {name}")  # pyright: ignore[reportReturnType]
 
 
 def plain(config: RewardConfig | Mapping[str, Json]) -> dict[str, Json]:
     """A section as JSON-like data, the inverse of `parse`."""
-    if isinstance(config, Mapping):
-        return {key: _plain(value) for key, value in config.items()}
-    return {field.name: _plain(getattr(config, field.name)) for field in fields(config)}
+    result = _plain(config)
+    assert isinstance(result, dict), f"{config!r} isn't a section"
+    return result
+
+
+def _name(section: Mapping[str, Json]) -> str:
+    name = section.get("name")
+    if not isinstance(name, str):
+        raise ConfigError(f"name is {name!r}; {known('', REWARDS.names())}")
+    return name
 
 
 def _plain(value: object) -> Json:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -78,18 +81,56 @@ def _plain(value: object) -> Json:
     return value
 
 
+def _filled(config_class: type, section: Mapping[str, Json], what: str) -> object:
+    types = field_types(config_class)
+    for key in section:
+        if key not in types:
+            raise ConfigError(f"{what} has no key {key!r}; {known(key, types)}")
+    values = {key: _fitted(key, value, types[key]) for key, value in section.items()}
+    try:
+        return config_class(**values)
+    except TypeError as error:  # a key without a default is missing
+        raise ConfigError(f"{what} can't be built ({error}); give what is missing.") from error
+
+
 def _fitted(key: str, value: Json, hint: object) -> object:
-    """`value` as the field type `hint` wants it; a whole number is a number too."""
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    origin = get_origin(hint)
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(value)
-    if origin is Mapping and isinstance(value, Mapping):
-        return value
-    allowed = get_args(hint) or (hint,)
-    if type(value) in allowed or value in allowed:  # the second: a Literal
-        return value
-    kinds = (origin,) if origin in _WORDS else allowed
-    words = " or ".join(_WORDS.get(kind, repr(kind)) for kind in kinds)
+    """`value` as the field type `hint` wants it."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    for member in members:
+        found = _as_member(key, value, member)
+        if found is not _MISFIT:
+            return found
+    kinds = [get_origin(member) or member for member in members]
+    if Literal in kinds:
+        raise ConfigError(f"{key} is {value!r}; {known(str(value), _words_of(members))}")
+    words = " or ".join(_WORDS.get(kind, "a section") for kind in kinds)
     raise ConfigError(f"{key} is {value!r}; it must be {words}.")
+
+
+def _as_member(key: str, value: Json, member: object) -> object:
+    """`value` as a `member` of a field's type, or _MISFIT; a whole number is a number too."""
+    origin = get_origin(member)
+    if isinstance(value, Mapping):
+        if isinstance(member, type) and is_dataclass(member) and _takes(member, value):
+            return _filled(member, value, key)
+        return value if origin is Mapping else _MISFIT
+    if isinstance(value, list | tuple):
+        if origin is not tuple:
+            return _MISFIT
+        item_type = get_args(member)[0]
+        return tuple(_fitted(f"{key}.{i}", item, item_type) for i, item in enumerate(value))
+    if origin is Literal:
+        return value if value in get_args(member) else _MISFIT
+    if member is float and type(value) is int:
+        return float(value)
+    return value if type(value) is member else _MISFIT
+
+
+def _takes(section: type, value: Mapping[str, Json]) -> bool:
+    """Whether a nested section may be this dataclass: it takes the `name`, where it has one."""
+    kind = field_types(section).get("name")
+    return get_origin(kind) is not Literal or value.get("name") in get_args(kind)
+
+
+def _words_of(members: tuple[object, ...]) -> list[str]:
+    return [w for m in members if get_origin(m) is Literal for w in get_args(m)]

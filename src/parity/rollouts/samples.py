@@ -1,13 +1,11 @@
 """Groups become trainable samples: advantages inside each group, spread over its tokens."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from parity.types import Group, Sample, Scored
-
-Advantage = Callable[[torch.Tensor], torch.Tensor]
+from parity.types import Episode, Group, Sample, Scored
 
 
 def reward_table(groups: Sequence[Group]) -> torch.Tensor:
@@ -21,16 +19,15 @@ def reward_table(groups: Sequence[Group]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def to_samples(groups: Sequence[Group], advantage: Advantage) -> list[Sample]:
+def to_samples(groups: Sequence[Group], advantages: torch.Tensor) -> list[Sample]:
     """One sample per scored episode that has tokens to train on, in the order of the groups.
 
     An unscored episode makes no sample, so it enters neither a loss nor a denominator.
 
     Args:
         groups: the groups of one step.
-        advantage: rewards [G, N] with NaN for unscored -> advantages [G, N].
+        advantages: [G, N], one per episode.
     """
-    table = advantage(reward_table(groups)).tolist()
     return [
         Sample(
             group=group.index,
@@ -41,7 +38,22 @@ def to_samples(groups: Sequence[Group], advantage: Advantage) -> list[Sample]:
             advantages=tuple(value if trained else 0.0 for trained in episode.loss_mask),
             num_prompt_tokens=len(group.task.tokens),
         )
-        for group, row in zip(groups, table, strict=True)
-        for episode, value in zip(group.episodes, row, strict=False)
+        for group, episode, value in _with_values(groups, advantages)
         if isinstance(episode.reward, Scored) and any(episode.loss_mask)
     ]
+
+
+def by_episode(groups: Sequence[Group], advantages: torch.Tensor) -> dict[str, float | None]:
+    """Advantage by episode id; None where the episode has no reward."""
+    return {
+        episode.episode_id: value if isinstance(episode.reward, Scored) else None
+        for _, episode, value in _with_values(groups, advantages)
+    }
+
+
+def _with_values(
+    groups: Sequence[Group], advantages: torch.Tensor
+) -> Iterator[tuple[Group, Episode, float]]:
+    for group, row in zip(groups, advantages.tolist(), strict=True):
+        for episode, value in zip(group.episodes, row, strict=False):
+            yield group, episode, value

@@ -33,7 +33,7 @@ def test_there_are_documented_commands():
 
 @pytest.mark.parametrize("line", documented())
 def test_the_command_runs_as_it_is_written(line: str, launched, make_run, elsewhere: Path, capsys):
-    for name in ("tasks.jsonl", "tasks.parquet"):
+    for name in ("tasks.jsonl", "tasks.parquet", "mine.jsonl"):
         (elsewhere / name).write_text("")
     (elsewhere / "my-model").mkdir()
     (elsewhere / "mine.yaml").write_text("defaults: [quickstart]\n")

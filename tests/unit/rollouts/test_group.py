@@ -10,7 +10,7 @@ from parity.rollouts.buffer import Dropped
 from parity.rollouts.config import RolloutsConfig, SamplingConfig
 from parity.rollouts.generation import Generation
 from parity.rollouts.group import EpisodeSetup, GroupRunner
-from parity.rollouts.samples import to_samples
+from parity.rollouts.samples import by_episode, reward_table, to_samples
 from parity.types import Answer, GraderFailure, Group, RewardResult, Scored, Unscored
 
 
@@ -54,7 +54,10 @@ def test_a_broken_grader_is_asked_again_and_then_kept_as_failed_not_as_zero() ->
     assert isinstance(outcome, Group)
     assert outcome.rewards == (1.0, None, 0.0, None)
     assert isinstance(outcome.episodes[1].reward, GraderFailure)
-    samples = to_samples([outcome], lambda table: table - table.nanmean(1, keepdim=True))
+    table = reward_table([outcome])
+    advantages = table - table.nanmean(1, keepdim=True)
+    samples = to_samples([outcome], advantages)
+    assert list(by_episode([outcome], advantages).values()) == [0.5, None, -0.5, None]
     assert [sample.advantages[-1] for sample in samples] == [0.5, -0.5]
 
 

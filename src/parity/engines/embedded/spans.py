@@ -16,8 +16,8 @@ from parity.engines.embedded.decoders.decoder import Span
 Ints = npt.NDArray[np.int64]
 
 _ROUNDING = 16
-_PASS_COST = 512  # cached tokens that could be read in the time one more pass takes
-_EDGES = np.array([size << n for n in range(20) for size in (64, 96)], np.int64)
+_PASS_COST = 2048  # cached tokens that could be read in the time one more pass takes
+_EDGES = np.array([64 << n for n in range(20)], np.int64)  # longest request of each class
 
 
 @dataclass(frozen=True, slots=True)
