@@ -87,7 +87,7 @@ def _build(
         raise ConfigError(f"{path} is missing and has no default; set {path}=VALUE.")
     try:
         return section(**values)
-    except ConfigError as error:
+    except (ConfigError, ValueError) as error:
         raise ConfigError(_with_section(section, str(error), at)) from error
 
 

@@ -50,8 +50,6 @@ def build(config: RewardConfig | Mapping[str, Json]) -> Reward:
 def parse(section: Mapping[str, Json]) -> RewardConfig:
     """The config dataclass of a section; of a third-party name, the `Config` of its class."""
     name = _name(section)
-    if name not in REWARDS.names():
-        raise ConfigError(f"name is {name!r}; {known(name, REWARDS.names())}")
     config_class = _CONFIGS.get(name) or REWARDS.config_of(name)
     return _filled(config_class, section, f"reward {name}")  # pyright: ignore[reportReturnType]
 
@@ -108,22 +106,19 @@ def _fitted(key: str, value: Json, hint: object) -> object:
 
 
 def _as_member(key: str, value: Json, member: object) -> object:
-    """`value` as a `member` of a field's type, or _MISFIT; a whole number is a number too."""
+    """`value` as a `member` of a field's type, or _MISFIT."""
     origin = get_origin(member)
     if isinstance(value, Mapping):
         if isinstance(member, type) and is_dataclass(member) and _takes(member, value):
             return _filled(member, value, key)
         return value if origin is Mapping else _MISFIT
-    if isinstance(value, list | tuple):
-        if origin is not tuple:
-            return _MISFIT
-        item_type = get_args(member)[0]
-        return tuple(_fitted(f"{key}.{i}", item, item_type) for i, item in enumerate(value))
-    if origin is Literal:
-        return value if value in get_args(member) else _MISFIT
-    if member is float and type(value) is int:
+    if isinstance(value, list | tuple) and origin is tuple:
+        item = get_args(member)[0]
+        return tuple(_fitted(f"{key}.{index}", part, item) for index, part in enumerate(value))
+    if member is float and type(value) is int:  # a whole number is a number too
         return float(value)
-    return value if type(value) is member else _MISFIT
+    is_word = origin is Literal and value in get_args(member)
+    return value if is_word or type(value) is member else _MISFIT
 
 
 def _takes(section: type, value: Mapping[str, Json]) -> bool:
