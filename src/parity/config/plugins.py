@@ -93,13 +93,18 @@ def _is_fillable(annotation: object) -> bool:
     if origin is tuple:
         return len(arguments) == 2 and arguments[1] is Ellipsis and _is_fillable(arguments[0])
     if origin is Mapping:
-        return arguments == (str, Json)
+        return arguments[0] is str and _kinds(arguments[1]) == _kinds(Json)
     if origin is Literal:
         return all(isinstance(word, str) for word in arguments)
     if isinstance(annotation, type) and is_dataclass(annotation):
         _check_types(annotation)
         return True
     return annotation in (bool, int, float, str, NoneType, None)
+
+
+def _kinds(union: object) -> set[object]:
+    """What a union is made of; postponed annotations spell out the recursion of Json."""
+    return {get_origin(member) or member for member in get_args(union)}
 
 
 def _place(config: type) -> str:

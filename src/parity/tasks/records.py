@@ -138,11 +138,11 @@ class RecordReader:
         if isinstance(value, str):
             if not value.strip():
                 raise DataError(f"column {name!r} is empty; a prompt needs text")
-            if not config.chat:
+            if config.chat is False:
                 return value, None
             messages = (Message("user", value),)
         elif isinstance(value, list):
-            if not config.chat:
+            if config.chat is False:
                 raise DataError(
                     f"column {name!r} holds chat messages, which can't be sent as plain text; set"
                     " tasks.chat=true, and model.chat_template if the tokenizer has no template"

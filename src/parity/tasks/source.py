@@ -2,8 +2,15 @@
 
 `task(i)` is a pure function of the source's config and `i`: the same index gives the same
 task in every process and after every restart, which is what makes a run resumable from
-one number. A source is built as `Source(config, seed=seed)`. Third parties register theirs
-under the entry point `parity.tasks`.
+one number. A source is built as `Source(config, seed=seed)`, in the driver.
+
+Third parties register theirs under the entry point `parity.tasks` (docs/adding.md). Such a
+class has an attribute `Config`: a frozen dataclass with the field `name: Literal["NAME"] =
+"NAME"`, where NAME is the entry point's, and the keys of its `tasks` section. Fields may be
+bool, int, float, str, Literal, X | None, tuple[X, ...], Mapping[str, Json] and dataclasses of
+these; `__post_init__` raises a ConfigError that starts with the field's name. A field
+`chat: bool | None` that is None becomes whether the tokenizer has a chat template. `parity
+config` imports the module, so what is slow to import belongs into `__init__`.
 """
 
 from abc import ABC, abstractmethod
