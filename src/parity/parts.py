@@ -21,7 +21,7 @@ from parity.config.threads import ThreadPlan
 from parity.engines import ENGINES
 from parity.engines.embedded.engine import EmbeddedEngine
 from parity.engines.engine import Engine
-from parity.errors import ConfigError
+from parity.errors import ConfigError, UnsupportedError
 from parity.evaluation import Evaluator
 from parity.models.loading import load_model, load_tokenizer
 from parity.models.rendering import Renderer, eos_token_ids
@@ -192,9 +192,13 @@ def open_engine(
 ) -> Engine:
     """The engine of the run file, serving a copy of `model`."""
     kind = ENGINES.load(config.engine.name)
-    assert kind is EmbeddedEngine, f"engine {config.engine.name} has no wiring yet"
+    if not (isinstance(kind, type) and issubclass(kind, EmbeddedEngine)):
+        raise UnsupportedError(
+            f"engine.name={config.engine.name!r} isn't built on the embedded engine, the only kind "
+            "that the inline runtime can start; subclass EmbeddedEngine or choose embedded."
+        )
     longest = config.prompts.max_prompt_tokens + config.sampling.max_new_tokens
-    return EmbeddedEngine(
+    return kind(
         model,
         config=config.engine,
         max_length=config.engine.max_length or longest,

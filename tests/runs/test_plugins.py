@@ -62,16 +62,61 @@ class Letters(Reward):
         assert os.getpid() != answer.columns["pid"], "not in a grader process"
         return Scored(sum(letter in self.alphabet for letter in answer.response) / 6)
 """
+ALGORITHMS = """
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from parity.algorithms.config import Aggregation, OldLogprobs
+from parity.algorithms.losses.loss import PolicyTerms
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientConfig:
+    name: Literal["gradient"] = "gradient"
+    aggregation: Aggregation = "sequence_mean"
+    old_logprobs: OldLogprobs = "trainer"
+    scale: float
+
+
+def gradient(logprobs, *, old_logprobs, advantages, config):
+    log_ratio = logprobs - old_logprobs
+    return PolicyTerms(
+        loss=-config.scale * advantages * log_ratio,
+        is_clipped=torch.ones_like(logprobs, dtype=torch.bool),
+        ratio=log_ratio.detach().exp(),
+    )
+
+
+gradient.Config = GradientConfig
+
+
+@dataclass(frozen=True)
+class OffsetConfig:
+    name: Literal["offset"] = "offset"
+    baseline: float = 0.0
+
+
+def offset(rewards, config):
+    return (rewards - config.baseline).nan_to_num(0.0)
+
+
+offset.Config = OffsetConfig
+"""
+MODULES = {"run_parts.py": MODULE, "run_algorithms.py": ALGORITHMS}
 POINTS = {
     "parity.tasks": {"words": "run_parts:Words"},
     "parity.rewards": {"letters": "run_parts:Letters"},
+    "parity.losses": {"gradient": "run_algorithms:gradient"},
+    "parity.advantages": {"offset": "run_algorithms:offset"},
 }
 LETTERS = list("abcdefghijklm")
 
 
 @pytest.fixture
 def run_parts(tmp_path_factory: pytest.TempPathFactory):
-    with installed(tmp_path_factory.mktemp("parts"), {"run_parts.py": MODULE}, POINTS):
+    with installed(tmp_path_factory.mktemp("parts"), MODULES, POINTS):
         yield
 
 
@@ -92,6 +137,8 @@ def test_a_run_trains_on_tasks_and_rewards_of_another_package(
                 "model": {"path": str(tiny_dir)},
                 "tasks": {"name": "words", "letters": "abcdef"},
                 "reward": {"name": "sum", "parts": parts},
+                "advantage": {"name": "offset", "baseline": -1.0},
+                "loss": {"name": "gradient", "scale": 0.5},
                 "prompts": {"max_prompt_tokens": 16},
                 "sampling": {"max_new_tokens": 6},
                 "rollouts": {"groups_per_step": 2, "group_size": 4},
@@ -113,7 +160,7 @@ def test_a_run_trains_on_tasks_and_rewards_of_another_package(
     assert vars(config.tasks) == {"name": "words", "letters": "abcdef", "size": 30}
     lines = [json.loads(line) for line in folder.metrics_path.read_text().splitlines()]
     steps = [line for line in lines if "train/loss" in line]
-    assert len(steps) == 2
+    assert [step["train/clip_fraction"] for step in steps] == [1.0, 1.0]
     episodes = [
         json.loads(line)
         for path in sorted(folder.episodes_dir.glob("step_*.jsonl"))
@@ -123,5 +170,6 @@ def test_a_run_trains_on_tasks_and_rewards_of_another_package(
     for episode in episodes:
         share = sum(letter in LETTERS for letter in episode["response"]) / 6
         assert episode["reward_parts"]["letters"] == pytest.approx(share)
+        assert episode["advantage"] == pytest.approx(episode["reward"] + 1.0)
     assert main(["resume", str(folder.path), "steps=3"]) == 0
     assert Summary.read(folder.path).steps == 3

@@ -70,6 +70,11 @@ class Scheduler:
         """Whether a step would decode something."""
         return self._rows.num_live > 0 or bool(self._waiting)
 
+    @property
+    def cache_size_bytes(self) -> int:
+        """Memory that keys and values take now."""
+        return self._cache.size_bytes
+
     def interrupt(self) -> None:
         """End the running step after the token it is at; may be called from any thread."""
         self._is_interrupted = True
