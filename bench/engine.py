@@ -112,7 +112,7 @@ def transformers_runner(model: PreTrainedModel) -> Runner:
         for start in range(0, len(prompts), work.batch):
             ids = torch.tensor(prompts[start : start + work.batch])
             longest = max(work.answer_tokens[start : start + work.batch])
-            model.generate(
+            model.generate(  # pyright: ignore[reportCallIssue]
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=True,
@@ -242,7 +242,7 @@ async def bench(*, threads: int, is_quick: bool) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of every engine")
     parser.add_argument("--quick", action="store_true", help="small sizes, one repeat")
     parser.add_argument("--json", type=Path, help="also write the results to this file")

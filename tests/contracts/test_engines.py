@@ -2,9 +2,10 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ from parity.weights.manifest import Manifest
 
 VOCABULARY = 48
 MAX_LENGTH = 64
-SMALL = {
+SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -157,7 +158,7 @@ def text_of(tokens: Sequence[int]) -> str:
 
 
 @asynccontextmanager
-async def running(engine: Engine) -> AsyncIterator[Engine]:
+async def running(engine: Engine) -> AsyncGenerator[Engine, None]:
     try:
         yield engine
     finally:
@@ -251,7 +252,7 @@ def test_greedy_equals_transformers_greedy(case: Case) -> None:
     found = run(case, model, [(p, Sampling(max_new_tokens=20, temperature=0.0)) for p in prompts])
     for tokens, completion in zip(prompts, found, strict=True):
         ids = torch.tensor([tokens])
-        expected = model.generate(
+        expected = model.generate(  # pyright: ignore[reportCallIssue]
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20
         )
         assert completion.tokens == tuple(expected[0, len(tokens) :].tolist())

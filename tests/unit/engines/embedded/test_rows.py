@@ -17,7 +17,8 @@ def request(number: int, *, max_new_tokens: int = 9, stop: tuple[int, ...] = ())
 
 def record(rows: Rows, ids: list[int], version: int = 0) -> None:
     slots = np.arange(rows.size)
-    rows.record(slots, np.array(ids), -np.array(ids, np.float32) / 2, version=version)
+    logprobs = np.array([-token / 2 for token in ids], np.float32)
+    rows.record(slots, np.array(ids), logprobs, version=version)
 
 
 def test_slots_are_taken_from_holes_first() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.engines.embedded.stops import completes_stop
+from parity.engines.embedded.stops import DecodeText, completes_stop
 
 
 def letters(tokens: Sequence[int]) -> str:
@@ -21,8 +21,7 @@ def with_silent_tokens(tokens: Sequence[int]) -> str:
     return "".join(chr(96 + token) for token in tokens if token > 0)
 
 
-def first_stop(tokens: Sequence[int], stop: tuple[str, ...], decode: object) -> int | None:
-    assert callable(decode)
+def first_stop(tokens: Sequence[int], stop: tuple[str, ...], decode: DecodeText) -> int | None:
     for count in range(1, len(tokens) + 1):
         if completes_stop(tokens[:count], stop, decode):
             return count
