@@ -97,9 +97,10 @@ class Run:
     advisor: Advisor
     started: float = field(default_factory=time.monotonic)
     is_stopping: bool = False
+    is_interrupted: bool = False  # by a signal, not by the clock
     stop_reason: str = "time_limit_s"
     _again: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    _positions: dict[int, int] = field(default_factory=dict[int, int])
+    _positions: dict[int, int] = field(default_factory=dict[int, int])  # of open groups
     _busy_s: float = 0.0
     _sums: dict[str, float] = field(default_factory=lambda: {"reward": 0.0, "count": 0.0})
 
@@ -114,7 +115,9 @@ class Run:
         return self.parts.setup.generation
 
     def should_stop(self) -> bool:
-        """Whether the user or the clock asked for an early end."""
+        """Whether the user or the clock asked for an early end; only right after a publication."""
+        if self.trainer.step_index % self.config.rollouts.steps_per_publish:
+            return False
         limit = self.config.time_limit_s
         if limit is not None and time.monotonic() - self.started >= limit:
             self.is_stopping = True
@@ -140,6 +143,8 @@ class Run:
     async def run_group(self, task: Task, index: int) -> Group | Dropped:
         """One group; its rewards are shown as soon as they exist."""
         outcome = await self.runner.run(task, index)
+        if isinstance(outcome, Dropped):
+            self._positions.pop(index, None)
         if isinstance(outcome, Group) and self.trainer.step_index == 0:
             values = [value for value in outcome.rewards if value is not None]
             self._sums["reward"] += sum(values)
@@ -155,9 +160,7 @@ class Run:
 
     def state(self) -> dict[str, Json]:
         """What a checkpoint says beside weights and optimizer."""
-        self.progress.open_groups = [
-            (index, self._positions[index]) for index in self.buffer.in_flight
-        ] + self._again
+        self.progress.open_groups = [*sorted(self._positions.items()), *self._again]
         progress = asdict(self.progress)
         progress["train_seconds"] = self.train_seconds
         progress["open_groups"] = [list(pair) for pair in self.progress.open_groups]
@@ -184,7 +187,7 @@ class Run:
         return metrics
 
     def forget(self, groups: list[Group]) -> None:
-        """Trained groups need no position any more."""
+        """Trained groups are not open any more, so no checkpoint from now on holds them."""
         for group in groups:
             self._positions.pop(group.index, None)
 

@@ -34,7 +34,7 @@ from parity.errors import CheckpointError, ConfigError, ParityError
 from parity.folder import RunFolder, RunInfo, RunKind
 from parity.observe.dashboard.choose import open_display
 from parity.observe.dashboard.display import Display, MessageHandler
-from parity.observe.summary import Summary
+from parity.observe.summary import Status, Summary
 from parity.observe.timer import PhaseTimer
 from parity.observe.tracking import Trackers
 from parity.parts import open_parts
@@ -85,6 +85,7 @@ async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoi
     platform, threads = prepare(config, max_lag=config.rollouts.max_lag)
     trackers = open_trackers(config, folder)
     with opened_display(config, folder, platform, threads) as display:
+        ending = Ending(folder, platform)
         try:
             trackers.start(to_plain(config))
             async with open_run(
@@ -96,20 +97,24 @@ async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoi
                 trackers=trackers,
                 checkpoint=checkpoint,
             ) as run:
+                ending.run = run
                 with interruptible(run, display):
                     await loop.train(run)
-                status = await finish(run)
-                display.finish(status)
+                await keep(run)
+            summary = ending.success()
         except BaseException as error:
-            summarize_failure(folder, platform, error)
+            ending.failure(error)
+            if isinstance(error, asyncio.CancelledError):
+                return INTERRUPTED
             raise
         finally:
             await asyncio.to_thread(trackers.finish)
-    return INTERRUPTED if status.status == "stopped" else 0
+        display.finish(summary)
+    return INTERRUPTED if summary.status == "stopped" and run.is_interrupted else 0
 
 
-async def finish(run: Run) -> Summary:
-    """Save what the run came to: checkpoint, export, summary."""
+async def keep(run: Run) -> None:
+    """Save what the run came to: a checkpoint of the last step, and the export."""
     step = run.trainer.step_index
     newest = run.checkpoints.complete()
     if step > 0 and (not newest or newest[-1].step != step):
@@ -119,22 +124,52 @@ async def finish(run: Run) -> Summary:
         await run.runtime.in_trainer(
             lambda: run.trainer.export(run.folder.model_dir, run.parts.tokenizer)
         )
-    is_stopped = run.is_stopping and step < run.config.steps
-    times = run.timer.total()
-    seconds = run.train_seconds
-    summary = Summary(
-        status="stopped" if is_stopped else "finished",
-        reason=run.stop_reason if is_stopped else None,
-        platform=run.parts.platform.name,
-        steps=step,
-        train_seconds=seconds,
-        seconds=times.seconds,
-        eval_first=run.progress.eval_first,
-        eval_last=run.progress.eval_last,
-        tokens_per_s=run.progress.moved_tokens / seconds if seconds > 0 else None,
-    )
-    summary.write(run.folder.path)
-    return summary
+
+
+class Ending:
+    """Writes `summary.json`, however the run ends."""
+
+    def __init__(self, folder: RunFolder, platform: Platform) -> None:
+        self._folder = folder
+        self._platform = platform
+        self.run: Run | None = None  # set once the run is wired
+
+    def success(self) -> Summary:
+        """The run did what it was asked, or was stopped in good order."""
+        run = self.run
+        assert run is not None, "a run that was never wired can't succeed"
+        is_stopped = run.is_stopping and run.trainer.step_index < run.config.steps
+        return self._write("stopped", run.stop_reason) if is_stopped else self._write("finished")
+
+    def failure(self, error: BaseException) -> None:
+        """The run broke off; a second interrupt counts as stopped, anything else as failed."""
+        text = str(error) if isinstance(error, ParityError) else f"{type(error).__name__}: {error}"
+        is_stop = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
+        log.error("event=run_broke_off reason=%s", text, exc_info=error)
+        try:
+            self._write("stopped" if is_stop else "failed", "interrupted" if is_stop else text)
+        except OSError as broken:
+            log.error("event=summary_not_written reason=%s", broken)
+
+    def _write(self, status: Status, reason: str | None = None) -> Summary:
+        run = self.run
+        if run is None:
+            summary = Summary(status=status, reason=reason, platform=self._platform.name, steps=0)
+        else:
+            seconds = run.train_seconds
+            summary = Summary(
+                status=status,
+                reason=reason,
+                platform=self._platform.name,
+                steps=run.trainer.step_index,
+                train_seconds=seconds,
+                seconds=run.timer.total().seconds,
+                eval_first=run.progress.eval_first,
+                eval_last=run.progress.eval_last,
+                tokens_per_s=run.progress.moved_tokens / seconds if seconds > 0 else None,
+            )
+        summary.write(self._folder.path)
+        return summary
 
 
 def sft(config: SftConfig, *, recipe: str) -> int:
@@ -153,7 +188,9 @@ async def _sft(config: SftConfig, folder: RunFolder) -> int:
             summary = await _fit(config, folder, platform, threads, display, trackers)
             display.finish(summary)
         except BaseException as error:
-            summarize_failure(folder, platform, error)
+            Ending(folder, platform).failure(error)
+            if isinstance(error, asyncio.CancelledError):
+                return INTERRUPTED
             raise
         finally:
             await asyncio.to_thread(trackers.finish)
@@ -199,20 +236,6 @@ async def _fit(
         )
         summary.write(folder.path)
         return summary
-
-
-def summarize_failure(folder: RunFolder, platform: Platform, error: BaseException) -> None:
-    """Say in the run folder that the run failed, and why; what is known of it is kept."""
-    text = str(error) if isinstance(error, ParityError) else f"{type(error).__name__}: {error}"
-    is_stop = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
-    complete = CheckpointStore(folder.checkpoints_dir, 1).complete()
-    log.error("event=run_ended reason=%s", text, exc_info=error)
-    Summary(
-        status="stopped" if is_stop else "failed",
-        reason="interrupted" if is_stop else text,
-        platform=platform.name,
-        steps=complete[-1].step if complete else 0,
-    ).write(folder.path)
 
 
 def new_folder(config: TrainConfig | SftConfig, *, recipe: str, kind: RunKind) -> RunFolder:
@@ -301,7 +324,7 @@ def interruptible(run: "Run | Fitting", display: Display) -> Generator[None]:
     def stop(name: str) -> None:
         if run.is_stopping:
             task.cancel()
-        run.is_stopping = True
+        run.is_stopping = run.is_interrupted = True
         run.stop_reason = name
         display.message(f"{name}: stopping after this step; once more stops at once.")
 

@@ -52,6 +52,7 @@ async def one_step(run: Run) -> None:
     samples = to_samples(groups, advantages)
     with run.timer.phase("train"):
         report = await run.runtime.in_trainer(lambda: run.trainer.step(samples))
+    run.forget(groups)
     step = report.step
     is_published = step % run.config.rollouts.steps_per_publish == 0
     if is_published:
@@ -134,7 +135,6 @@ def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, 
     """Report the step."""
     counts = run.buffer.counts
     counts.check()
-    run.forget(groups)
     metrics |= report.metrics
     metrics |= run.time_metrics(groups)
     metrics |= {

@@ -55,6 +55,7 @@ class Fitting:
         self.display = display
         self.timer = timer
         self.is_stopping = False
+        self.is_interrupted = False
         self.stop_reason = ""
         self.started = time.monotonic()
         self.trained_tokens = 0.0

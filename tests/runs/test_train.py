@@ -25,6 +25,7 @@ from parity.folder import RunFolder
 from parity.observe.dashboard.quiet import QuietDisplay
 from parity.observe.summary import Summary
 from parity.observe.tracking import Trackers
+from parity.rollouts.dump import read
 from parity.rollouts.group import Grader, GroupRunner
 from parity.rollouts.samples import reward_table, to_samples
 from parity.types import Answer, RewardResult
@@ -189,6 +190,49 @@ def test_a_resumed_synchronous_run_equals_the_unbroken_one_bit_for_bit(
     unbroken = [untimed(row) for row in rows(straight)]
     assert [untimed(row) for row in rows(broken)] == unbroken
     assert launch.resume(broken.path, []) == launch.NOTHING_TO_DO
+
+
+def trained_groups(folder: RunFolder) -> list[tuple[int, str]]:
+    """(group, task id) in the order of training, from the dumped episodes."""
+    seen: list[tuple[int, str]] = []
+    for path in sorted(folder.episodes_dir.glob("step_*.jsonl")):
+        for record in read(path):
+            pair = (int(str(record["group"])), str(record["task_id"]))
+            if pair not in seen:
+                seen.append(pair)
+    return seen
+
+
+def test_an_asynchronous_resume_skips_no_task_and_trains_none_twice(
+    config_of: ConfigOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of("rollouts.max_lag=2", "steps=8")
+    straight = train(config, "straight")
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "should_stop", stop_after(3))
+        broken = train(config, "broken")
+    stopped = Summary.read(broken.path)
+    assert (stopped.status, stopped.steps) == ("stopped", 3)
+    assert launch.resume(broken.path, []) == 0
+    groups = trained_groups(broken)
+    assert len(groups) == len(set(groups)) == 32
+    assert sorted(groups) == sorted(trained_groups(straight))
+    assert Summary.read(broken.path).eval_first == Summary.read(straight.path).eval_first
+
+
+def stop_after(step: int) -> Callable[[Run], bool]:
+    def should_stop(run: Run) -> bool:
+        run.is_stopping = run.trainer.step_index >= step
+        return run.is_stopping
+
+    return should_stop
+
+
+def test_the_clock_ends_a_run_in_good_order(config_of: ConfigOf) -> None:
+    folder = train(config_of("time_limit_s=0.000001", "steps=50"), "short")
+    summary = Summary.read(folder.path)
+    assert (summary.status, summary.reason) == ("stopped", "time_limit_s")
+    assert summary.steps < 50
 
 
 def test_a_run_that_lost_its_grader_fails_and_says_so(config_of: ConfigOf) -> None:

@@ -212,6 +212,16 @@ def _check_publications(config: TrainConfig) -> None:
             f"steps is {config.steps}, not a multiple of rollouts.steps_per_publish={every},"
             f" so the last steps would never be published; set {choices}."
         )
+    for key, interval in (
+        ("eval.every_steps", config.eval.every_steps),
+        ("checkpoint.every_steps", config.checkpoint.every_steps),
+    ):
+        if interval is not None and interval % every:
+            raise ConfigError(
+                f"{key} is {interval}, not a multiple of rollouts.steps_per_publish={every};"
+                " between publications the engine serves older weights than the trainer holds, so set"
+                f" {key}={-(-interval // every) * every}."
+            )
 
 
 def _check_algorithm(config: TrainConfig) -> None:

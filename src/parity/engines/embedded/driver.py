@@ -203,6 +203,7 @@ class Driver:
             self._inbox = [request for request in new if request.request_id not in aborted]
             new = [request for request in new if request.request_id in aborted]
         decode = not self._is_paused
+        self._scheduler.interrupt(is_wanted=False)
 
         def compute() -> list[Finished]:
             with torch.inference_mode():

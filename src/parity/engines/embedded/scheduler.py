@@ -75,9 +75,13 @@ class Scheduler:
         """Memory that keys and values take now."""
         return self._cache.size_bytes
 
-    def interrupt(self) -> None:
-        """End the running step after the token it is at; may be called from any thread."""
-        self._is_interrupted = True
+    def interrupt(self, *, is_wanted: bool = True) -> None:
+        """End a step after the token it is at, until this is taken back.
+
+        Called by the event loop's thread alone, which takes it back before it starts a step:
+        so no interruption between start and end of a step is lost.
+        """
+        self._is_interrupted = is_wanted
 
     def step(
         self, new: Sequence[Request], aborted: Set[str], *, decode: bool = True
@@ -87,7 +91,6 @@ class Scheduler:
         Decodes several tokens in a row until a request finishes or `interrupt` is called.
         Without `decode` only the aborted ones are seen to. Returns the requests that ended.
         """
-        self._is_interrupted = False
         self._waiting.extend(new)
         finished = self._abort(aborted) if aborted else []
         if not decode:

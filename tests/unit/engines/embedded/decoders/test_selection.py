@@ -38,9 +38,9 @@ class MaskBlindGpt2(GPT2LMHeadModel):
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
-        input_ids: torch.Tensor,
+        input_ids: Any,
         cache: Any = None,
-        position_ids: torch.Tensor | None = None,
+        position_ids: Any = None,
         attention_mask: Any = None,
         **kwargs: Any,
     ) -> Any:
