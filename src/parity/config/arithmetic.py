@@ -219,8 +219,8 @@ def _check_publications(config: TrainConfig) -> None:
         if interval is not None and interval % every:
             raise ConfigError(
                 f"{key} is {interval}, not a multiple of rollouts.steps_per_publish={every};"
-                " between publications the engine serves older weights than the trainer holds, so set"
-                f" {key}={-(-interval // every) * every}."
+                " between publications the engine serves older weights than the trainer holds, so"
+                f" set {key}={-(-interval // every) * every}."
             )
 
 
