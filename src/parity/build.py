@@ -29,7 +29,7 @@ from parity.observe.timer import GENERATE, PhaseTimer
 from parity.observe.tracking import Trackers
 from parity.parts import Parts, load, open_parts
 from parity.platforms.platform import Platform
-from parity.rollouts.buffer import Buffer, Dropped
+from parity.rollouts.buffer import Buffer, Conservation, Dropped
 from parity.rollouts.dump import EpisodeDump
 from parity.rollouts.generation import Generation
 from parity.rollouts.group import GroupRunner
@@ -102,6 +102,7 @@ class Run:
     _again: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     _positions: dict[int, int] = field(default_factory=dict[int, int])  # of open groups
     _busy_s: float = 0.0
+    _dropped: int = 0
     _sums: dict[str, float] = field(default_factory=lambda: {"reward": 0.0, "count": 0.0})
 
     @property
@@ -165,6 +166,12 @@ class Run:
         progress["train_seconds"] = self.train_seconds
         progress["open_groups"] = [list(pair) for pair in self.progress.open_groups]
         return {"progress": progress, "position": self.stream.position}
+
+    def newly_dropped(self, counts: Conservation) -> int:
+        """Groups dropped since the last call."""
+        total = sum(counts.dropped.values())
+        new, self._dropped = total - self._dropped, total
+        return new
 
     @property
     def train_seconds(self) -> float:

@@ -143,6 +143,7 @@ def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, 
         "buffer/dropped": sum(counts.dropped.values()) - counts.failed,
         "buffer/failed": counts.failed,
         "buffer/in_flight": counts.in_flight,
+        "rollout/dropped_groups": run.newly_dropped(counts),
         "publish/version": run.progress.version,
     }
     run.trackers.log(report.step, metrics)

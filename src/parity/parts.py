@@ -33,13 +33,15 @@ from parity.rollouts.config import InFlight
 from parity.rollouts.generation import Generation
 from parity.rollouts.group import EpisodeSetup
 from parity.tasks import TASKS
+from parity.tasks.config import PromptsConfig
 from parity.tasks.source import TaskSource
-from parity.tasks.stream import held_out, split
+from parity.tasks.stream import held_out, split, survey
 from parity.types import Task
 
 log = logging.getLogger(__name__)
 AnyConfig = TrainConfig | SftConfig
 EVAL_SEED_OFFSET = 1_000_000_007
+MOST_MEASURED, SAMPLE_MEASURED = 20_000, 256  # prompts measured before the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +161,29 @@ def read_tasks(config: AnyConfig, renderer: Renderer) -> tuple[TaskSource, range
         train_range = range(source.size)
         eval_range = range(min(eval_source.size, config.eval.num_tasks))
     tasks = held_out(eval_source, eval_range, renderer=renderer, prompts=config.prompts)
+    measure_prompts(source, train_range, renderer, config.prompts)
     return source, train_range, tasks
+
+
+def measure_prompts(
+    source: TaskSource, indices: range, renderer: Renderer, prompts: PromptsConfig
+) -> None:
+    """Learn of long prompts now rather than late: all of them under `stop` in a source of
+    modest size, a sample otherwise. Raises DataError under `stop`.
+    """
+    is_whole = prompts.on_long == "stop" and len(indices) <= MOST_MEASURED
+    most = None if is_whole else SAMPLE_MEASURED
+    found = survey(source, indices, renderer=renderer, prompts=prompts, most=most)
+    log.info("event=prompts_measured %s", found)
+    if found.num_long > 0.5 * found.num_measured:
+        log.warning(
+            "event=most_prompts_too_long long=%d of=%d longest=%d limit=%d; raise "
+            "prompts.max_prompt_tokens",
+            found.num_long,
+            found.num_measured,
+            found.longest_tokens,
+            prompts.max_prompt_tokens,
+        )
 
 
 def open_source(config: TasksConfig, seed: int, renderer: Renderer) -> TaskSource:
