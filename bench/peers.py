@@ -176,10 +176,9 @@ def main() -> None:
         for side in best
     }
     for side in ("parity lag 1", "parity lag 0"):
-        print(
-            f"{side}: {best[side] / best['trl']:.2f} x TRL's steps/s, "
-            f"{quickest[side] / quickest['trl']:.2f} of its time to 0.9"
-        )
+        share = quickest[side] / quickest["trl"] if quickest["trl"] < float("inf") else None
+        told = "time to 0.9 not comparable" if share is None else f"{share:.2f} of its time to 0.9"
+        print(f"{side}: {best[side] / best['trl']:.2f} x TRL's steps/s, {told}")
     if args.json:
         args.json.write_text(
             json.dumps({"rows": rows, "best": best, "to_0.9_s": quickest}, indent=2)

@@ -35,6 +35,7 @@ from parity.rollouts.generation import Generation
 from parity.rollouts.group import GroupRunner
 from parity.runtime.inline import InlineRuntime
 from parity.runtime.runtime import Runtime
+from parity.tasks.source import TaskSource
 from parity.tasks.stream import TaskStream
 from parity.training.checkpoint import Checkpoint, CheckpointStore
 from parity.training.trainer import Trainer
@@ -96,6 +97,7 @@ class Run:
     advantage: Callable[[torch.Tensor], torch.Tensor]
     advisor: Advisor
     started: float = field(default_factory=time.monotonic)
+    saved_step: int | None = None  # of the newest checkpoint that this process wrote or read
     is_stopping: bool = False
     is_interrupted: bool = False  # by a signal, not by the clock
     stop_reason: str = "time_limit_s"
@@ -165,7 +167,11 @@ class Run:
         progress = asdict(self.progress)
         progress["train_seconds"] = self.train_seconds
         progress["open_groups"] = [list(pair) for pair in self.progress.open_groups]
-        return {"progress": progress, "position": self.stream.position}
+        return {
+            "progress": progress,
+            "position": self.stream.position,
+            "tasks": fingerprint(*self.parts.train_tasks),
+        }
 
     def newly_dropped(self, counts: Conservation) -> int:
         """Groups dropped since the last call."""
@@ -236,6 +242,8 @@ async def open_run(
                 version=progress.version,
             )
         )
+        if checkpoint is not None:
+            warn_of_other_tasks(parts, checkpoint.state)
         dump = stack.enter_context(EpisodeDump(folder.episodes_dir))
         yield wire(
             config,
@@ -248,6 +256,18 @@ async def open_run(
             display=display,
             trackers=trackers,
             dump=dump,
+        )
+
+
+def warn_of_other_tasks(parts: Parts, state: Mapping[str, Json]) -> None:
+    """Say that the tasks aren't those of the checkpoint: its position means other tasks now."""
+    found = fingerprint(*parts.train_tasks)
+    if state.get("tasks") not in (None, found):
+        log.warning(
+            "event=tasks_changed checkpoint=%s now=%s; the run goes on at the same position of "
+            "other tasks, some of which may be held out for evaluation",
+            state["tasks"],
+            found,
         )
 
 
@@ -294,8 +314,15 @@ def wire(  # noqa: PLR0913 (the parts that open_run started, each once)
         progress=progress,
         advantage=lambda rewards: advantage(rewards, config.advantage),
         advisor=Advisor(group_size=config.rollouts.group_size),
+        saved_step=trainer.step_index or None,
         _again=list(progress.open_groups),
     )
+
+
+def fingerprint(source: TaskSource, indices: range) -> list[Json]:
+    """What tells one task source from another: its size, and its first and last task."""
+    ends = (source.task(indices.start), source.task(indices.stop - 1))
+    return [source.size, *(task.task_id for task in ends)]
 
 
 def make_trainer(config: TrainConfig, model: PreTrainedModel, *, device: torch.device) -> Trainer:

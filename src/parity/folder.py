@@ -6,7 +6,10 @@ episodes/         every episode, strict JSONL       summary.json    the end, in 
 checkpoints/      complete training states          model/          Hugging Face export
 """
 
+import contextlib
+import fcntl
 import json
+from collections.abc import Generator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -81,6 +84,22 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path} is not a run folder ({error}); `parity runs` lists those there are."
             ) from error
+
+    @contextlib.contextmanager
+    def locked(self) -> Generator[None]:
+        """Keep the folder to this process; a second one is refused (ConfigError).
+
+        The lock is the kernel's and ends with the process, however it ends.
+        """
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"the run {self.name} is going on in another process; wait for its end, or "
+                    "stop it with Ctrl-C first."
+                ) from None
+            yield
 
     @classmethod
     def create(cls, parent: Path, *, name: str | None, info: RunInfo) -> "RunFolder":

@@ -16,7 +16,6 @@ from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
 
 from rich.console import Console
 
@@ -52,8 +51,9 @@ NOTHING_TO_DO = 3
 def train(config: TrainConfig, *, recipe: str) -> int:
     """Run `parity train`; returns the exit code."""
     folder = new_folder(config, recipe=recipe, kind="train")
-    save(config, folder.config_path)
-    return asyncio.run(_train(config, folder, checkpoint=None))
+    with folder.locked():
+        save(config, folder.config_path)
+        return asyncio.run(_train(config, folder, checkpoint=None))
 
 
 def resume(run_dir: Path, overrides: Sequence[str]) -> int:
@@ -63,22 +63,37 @@ def resume(run_dir: Path, overrides: Sequence[str]) -> int:
         raise ConfigError(f"{run_dir} is an {folder.info().kind} run; only train runs resume.")
     config = load_train(str(folder.config_path), overrides)
     check(config)
-    store = CheckpointStore(folder.checkpoints_dir, config.checkpoint.keep)
-    checkpoint = store.newest()
+    with folder.locked():
+        checkpoint = newest_checkpoint(config, folder)
+        if checkpoint.step >= config.steps:
+            print_line(
+                f"nothing to do: {folder.name} stands at step {checkpoint.step} and steps is "
+                f"{config.steps}. Give a larger one, as in `parity resume {folder.name} "
+                f"steps={checkpoint.step * 2}`."
+            )
+            return NOTHING_TO_DO
+        save(config, folder.config_path)
+        return asyncio.run(_train(config, folder, checkpoint=checkpoint))
+
+
+def newest_checkpoint(config: TrainConfig, folder: RunFolder) -> Checkpoint:
+    """The checkpoint to go on from.
+
+    Raises CheckpointError where there is none, ConfigError where it lies between publications.
+    """
+    checkpoint = CheckpointStore(folder.checkpoints_dir, config.checkpoint.keep).newest()
     if checkpoint is None:
         raise CheckpointError(
-            f"{run_dir} has no complete checkpoint to go on from; start it anew, and set "
+            f"{folder.path} has no complete checkpoint to go on from; start it anew, and set "
             "checkpoint.every_steps to have one earlier."
         )
-    if checkpoint.step >= config.steps:
-        print_line(
-            f"nothing to do: {folder.name} stands at step {checkpoint.step} and steps is "
-            f"{config.steps}. Give a larger one, as in `parity resume {folder.name} "
-            f"steps={checkpoint.step * 2}`."
+    every = config.rollouts.steps_per_publish
+    if checkpoint.step % every:
+        raise ConfigError(
+            f"the checkpoint is of step {checkpoint.step}, not a multiple of "
+            f"rollouts.steps_per_publish={every}; resume with the number that the run had."
         )
-        return NOTHING_TO_DO
-    save(config, folder.config_path)
-    return asyncio.run(_train(config, folder, checkpoint=checkpoint))
+    return checkpoint
 
 
 async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoint | None) -> int:
@@ -86,7 +101,9 @@ async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoi
     trackers = open_trackers(config, folder)
     with opened_display(config, folder, platform, threads) as display:
         ending = Ending(folder, platform)
+        stopper = Stopper(display)
         try:
+            stopper.attach()
             trackers.start(to_plain(config))
             async with open_run(
                 config,
@@ -97,9 +114,8 @@ async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoi
                 trackers=trackers,
                 checkpoint=checkpoint,
             ) as run:
-                ending.run = run
-                with interruptible(run, display):
-                    await loop.train(run)
+                ending.run = stopper.work = run
+                await loop.train(run)
                 await keep(run)
             summary = ending.success()
         except BaseException as error:
@@ -109,6 +125,7 @@ async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoi
             raise
         finally:
             await asyncio.to_thread(trackers.finish)
+            stopper.detach()
         display.finish(summary)
     return INTERRUPTED if summary.status == "stopped" and run.is_interrupted else 0
 
@@ -116,8 +133,7 @@ async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoi
 async def keep(run: Run) -> None:
     """Save what the run came to: a checkpoint of the last step, and the export."""
     step = run.trainer.step_index
-    newest = run.checkpoints.complete()
-    if step > 0 and (not newest or newest[-1].step != step):
+    if step > 0 and run.saved_step != step:
         await loop.checkpoint(run)
     if run.config.checkpoint.export:
         run.display.activity("exporting the model")
@@ -145,7 +161,8 @@ class Ending:
         """The run broke off; a second interrupt counts as stopped, anything else as failed."""
         text = str(error) if isinstance(error, ParityError) else f"{type(error).__name__}: {error}"
         is_stop = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
-        log.error("event=run_broke_off reason=%s", text, exc_info=error)
+        log.error("event=run_broke_off reason=%s", text)
+        log.info("event=traceback", exc_info=error)  # for the log file, not for the display
         try:
             self._write("stopped" if is_stop else "failed", "interrupted" if is_stop else text)
         except OSError as broken:
@@ -175,17 +192,20 @@ class Ending:
 def sft(config: SftConfig, *, recipe: str) -> int:
     """Run `parity sft`; returns the exit code."""
     folder = new_folder(config, recipe=recipe, kind="sft")
-    save(config, folder.config_path)
-    return asyncio.run(_sft(config, folder))
+    with folder.locked():
+        save(config, folder.config_path)
+        return asyncio.run(_sft(config, folder))
 
 
 async def _sft(config: SftConfig, folder: RunFolder) -> int:
     platform, threads = prepare(config, max_lag=0.0)
     trackers = open_trackers(config, folder)
     with opened_display(config, folder, platform, threads) as display:
+        stopper = Stopper(display)
         try:
+            stopper.attach()
             trackers.start(to_plain(config))
-            summary = await _fit(config, folder, platform, threads, display, trackers)
+            summary = await _fit(config, folder, platform, threads, trackers, stopper)
             display.finish(summary)
         except BaseException as error:
             Ending(folder, platform).failure(error)
@@ -194,6 +214,7 @@ async def _sft(config: SftConfig, folder: RunFolder) -> int:
             raise
         finally:
             await asyncio.to_thread(trackers.finish)
+            stopper.detach()
     return INTERRUPTED if summary.status == "stopped" else 0
 
 
@@ -202,9 +223,10 @@ async def _fit(
     folder: RunFolder,
     platform: Platform,
     threads: ThreadPlan,
-    display: Display,
     trackers: Trackers,
+    stopper: "Stopper",
 ) -> Summary:
+    display = stopper.display
     async with AsyncExitStack() as stack:
         runtime = InlineRuntime(trainer_threads=threads.trainer)
         stack.push_async_callback(runtime.close)
@@ -219,8 +241,8 @@ async def _fit(
             display=display,
             timer=PhaseTimer(),
         )
-        with interruptible(fitting, display):
-            first, last = await fitting.run()
+        stopper.work = fitting
+        first, last = await fitting.run()
         await runtime.in_trainer(lambda: fitting.export(folder.model_dir))
         seconds = time.monotonic() - fitting.started
         summary = Summary(
@@ -314,31 +336,41 @@ def opened_display(
         file.close()
 
 
-@contextlib.contextmanager
-def interruptible(run: "Run | Fitting", display: Display) -> Generator[None]:
-    """The first SIGINT or SIGTERM stops after the step, the second one at once."""
-    event_loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    assert task is not None, "interruptible() needs a running task"
+class Stopper:
+    """Turns SIGINT and SIGTERM into an end in good order.
 
-    def stop(name: str) -> None:
-        if run.is_stopping:
-            task.cancel()
-        run.is_stopping = run.is_interrupted = True
-        run.stop_reason = name
-        display.message(f"{name}: stopping after this step; once more stops at once.")
+    While a run is being wired, a signal breaks it off. While it trains, the first signal ends
+    it after the step at hand, with a checkpoint; a second one breaks it off. A signal that
+    comes while the result is being saved waits for that, once.
+    """
 
-    signals: list[Literal[signal.Signals.SIGINT, signal.Signals.SIGTERM]] = [
-        signal.SIGINT,
-        signal.SIGTERM,
-    ]
-    for number in signals:
-        event_loop.add_signal_handler(number, stop, number.name)
-    try:
-        yield
-    finally:
-        for number in signals:
-            event_loop.remove_signal_handler(number)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+        self.work: Run | Fitting | None = None  # what trains, once it is wired
+        self._task: asyncio.Task[int] | None = None
+
+    def attach(self) -> None:
+        """Take the signals over, for the task that calls this."""
+        self._task = asyncio.current_task()
+        for number in self.SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._stop, number.name)
+
+    def detach(self) -> None:
+        """Give the signals back."""
+        for number in self.SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _stop(self, name: str) -> None:
+        work = self.work
+        assert self._task is not None, "a signal came before attach()"
+        if work is None or work.is_stopping:
+            self._task.cancel()
+            return
+        work.is_stopping = work.is_interrupted = True
+        work.stop_reason = name
+        self.display.message(f"{name}: ending after this step; once more breaks it off.")
 
 
 def print_line(text: str) -> None:

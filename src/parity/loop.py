@@ -9,7 +9,8 @@ publish    a version live in the engines  the trainer's step; with in_flight=fin
 Slots of trained groups are given back when the weights trained on them are live, so with
 `max_lag = 0` generating and training alternate, and with more they overlap. Evaluation and
 checkpoints happen between a publication and that release: on one version, with nothing of
-the next step begun in synchronous mode.
+the next step begun in synchronous mode. A step is reported before it is saved, so that a run
+killed in between takes and reports the step again, and no record of a saved step is missing.
 """
 
 import asyncio
@@ -57,32 +58,41 @@ async def one_step(run: Run) -> None:
     is_published = step % run.config.rollouts.steps_per_publish == 0
     if is_published:
         await publish(run)
-    await between(run, step)
-    if is_published:
-        run.buffer.release(run.progress.version)
     if run.config.trackers.dump_episodes:
         run.dump.write(step, groups, advantages=by_episode(groups, advantages))
     after(run, report, groups, metrics)
+    await between(run, step)
+    if is_published:
+        run.buffer.release(run.progress.version)
 
 
 async def take(run: Run) -> list[Group]:
     """The groups of the next step; an end to the wait that says what was waited for."""
-    rollouts = run.config.rollouts
-    deadline_s = (rollouts.max_retries + 1) * (
-        rollouts.episode_timeout_s + run.config.grader.timeout_s * rollouts.group_size
-    )
-    started = time.monotonic()
+    deadline_s = longest_silence_s(run)
     with run.timer.phase("wait"):
-        try:
-            async with asyncio.timeout(deadline_s):
-                return await run.buffer.take()
-        except TimeoutError:
-            raise DeadlineError(
-                f"no step's worth of groups finished within {deadline_s:.0f} s: waited "
-                f"{time.monotonic() - started:.0f} s for {rollouts.groups_per_step} groups with "
-                f"{run.buffer.counts.in_flight} in flight; engine: {run.engine.stats()}. Raise "
-                "rollouts.episode_timeout_s if episodes really take so long."
-            ) from None
+        while True:
+            begun = time.monotonic()
+            num_ended = run.buffer.num_ended
+            try:
+                async with asyncio.timeout(deadline_s):
+                    return await run.buffer.take()
+            except TimeoutError:
+                if run.buffer.num_ended > num_ended:
+                    continue
+                raise DeadlineError(
+                    f"no group ended within {time.monotonic() - begun:.0f} s; "
+                    f"{run.buffer.counts.in_flight} are in flight, {run.buffer.num_ended} ended "
+                    f"before; engine: {run.engine.stats()}. Raise rollouts.episode_timeout_s or "
+                    "grader.timeout_s if episodes really take so long."
+                ) from None
+
+
+def longest_silence_s(run: Run) -> float:
+    """In so many seconds at least one group ends, even if every answer meets its time limit."""
+    rollouts, grader = run.config.rollouts, run.config.grader
+    answers = rollouts.capacity * rollouts.group_size / grader.processes
+    tries = rollouts.max_retries + 1
+    return tries * (rollouts.episode_timeout_s + answers * grader.timeout_s)
 
 
 async def publish(run: Run) -> None:
@@ -128,6 +138,7 @@ async def checkpoint(run: Run) -> None:
         state = run.state()
         step = run.trainer.step_index
         await run.runtime.in_trainer(lambda: run.checkpoints.save(step, run.trainer.save, state))
+    run.saved_step = step
     run.display.activity("training")
 
 

@@ -60,6 +60,18 @@ class Parts:
     evaluator: Evaluator
 
 
+def warn_of_positions(model: PreTrainedModel, longest: int) -> None:
+    """Say that a prompt with its answer may be longer than the model was made for."""
+    positions = model.config.to_dict().get("max_position_embeddings")
+    if isinstance(positions, int) and longest > positions:
+        log.warning(
+            "event=few_positions max_position_embeddings=%d longest_episode=%d; lower "
+            "prompts.max_prompt_tokens or sampling.max_new_tokens if answers get that long",
+            positions,
+            longest,
+        )
+
+
 @asynccontextmanager
 async def open_parts(
     config: AnyConfig,
@@ -222,6 +234,7 @@ def open_engine(
             "that the inline runtime can start; subclass EmbeddedEngine or choose embedded."
         )
     longest = config.prompts.max_prompt_tokens + config.sampling.max_new_tokens
+    warn_of_positions(model, longest)
     return kind(
         model,
         config=config.engine,

@@ -14,6 +14,7 @@ from typing import Literal
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Split = Literal["train", "eval"]
 FinishReason = Literal["stop", "length", "abort"]
+MAX_REWARD = 1e20  # magnitude of a reward; beyond it float32 losses overflow
 NO_VERSION = -1  # version of a token that no engine sampled (prompt, tool output)
 
 

@@ -78,16 +78,32 @@ def _tell(message: str, code: int) -> int:
 
 def _bug(error: Exception, begun_s: float) -> int:
     text = "".join(traceback.format_exception(error))
-    place = _crash_path(begun_s)
-    place.write_text(f"{' '.join(sys.argv)}\n\n{text}", encoding="utf-8")
+    place = _write_crash(f"{' '.join(sys.argv)}\n\n{text}", begun_s)
     if environment.shows_traceback():
         typer.echo(text, err=True)
     last = traceback.extract_tb(error.__traceback__)[-1]
     return _tell(
         f"{type(error).__name__}: {error} (at {Path(last.filename).name}:{last.lineno})."
-        f" This is a bug of Parity; please report it with {place}.",
+        f" This is a bug of Parity; please report it with {place or 'the traceback above'}.",
         BUG,
     )
+
+
+def _write_crash(text: str, begun_s: float) -> Path | None:
+    """Keep the report in the run folder, or in a temporary one; None where no disk takes it."""
+    for choose in (lambda: _crash_path(begun_s), _temporary_path):
+        try:
+            place = choose()
+            place.write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return place
+    typer.echo(text, err=True)
+    return None
+
+
+def _temporary_path() -> Path:
+    return Path(tempfile.mkdtemp(prefix="parity-crash-")) / CRASH_FILE
 
 
 def _crash_path(begun_s: float) -> Path:

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from parity.errors import RewardError
-from parity.types import Answer, GraderFailure, RewardResult, Scored, Unscored
+from parity.types import MAX_REWARD, Answer, GraderFailure, RewardResult, Scored, Unscored
 
 NO_ANSWER = Unscored("task has no answer")
 
@@ -87,4 +87,6 @@ def _finite(value: object, what: str) -> float:
         raise RewardError(f"{what} is a number too large for a float.") from error
     if not math.isfinite(number):
         raise RewardError(f"{what} is {number} ({type(value).__qualname__}); it must be finite.")
+    if abs(number) > MAX_REWARD:
+        raise RewardError(f"{what} is {number}; its size must be at most {MAX_REWARD:.0e}.")
     return number

@@ -34,6 +34,7 @@ class Dropped:
 
     index: int
     reason: str
+    detail: str = ""  # in words, for the error that ends a run
 
 
 RunGroup = Callable[[], Coroutine[None, None, Group | Dropped]]
@@ -97,6 +98,11 @@ class Buffer:
     def counts(self) -> Conservation:
         """Where every issued group is."""
         return Conservation(self._issued, self._trained, dict(self._dropped), len(self._waiting))
+
+    @property
+    def num_ended(self) -> int:
+        """Groups that ended so far, finished or dropped: a sign of life."""
+        return self._finished + sum(self._dropped.values())
 
     @property
     def in_flight(self) -> tuple[int, ...]:
@@ -182,7 +188,7 @@ class Buffer:
             return
         outcome = done.result()
         if isinstance(outcome, Dropped):
-            self._drop(index, outcome.reason)
+            self._drop(index, outcome.reason, outcome.detail)
         else:
             slot = self._waiting[index]
             slot.group, slot.finished = outcome, self._finished
@@ -190,7 +196,7 @@ class Buffer:
         if not self._running:
             self._owed = 0
 
-    def _drop(self, index: int, reason: str) -> None:
+    def _drop(self, index: int, reason: str, detail: str = "") -> None:
         del self._waiting[index]
         self._dropped[reason] += 1
         self._drops_since_take += 1
@@ -200,11 +206,7 @@ class Buffer:
         if limit is None:
             limit = 20 * self._config.groups_per_step
         if self._drops_since_take > limit and self._failure is None:
-            self._failure = TrainingError(
-                f"{self._drops_since_take} groups in a row were dropped (last reason: {reason}), "
-                f"more than rollouts.max_drops_per_step allows ({limit}); the tasks are too easy "
-                "or too hard for this model, so change them, or raise the limit."
-            )
+            self._failure = TrainingError(too_many_drops(self._drops_since_take, reason, detail))
 
     def _pick(self) -> list[_Slot]:
         """The slots of the next step, or nothing while some that it needs aren't finished."""
@@ -240,5 +242,21 @@ class Buffer:
         for deadline in sorted(due):
             total += due[deadline]
             room = per_step * (per_version * (deadline - self._version) + steps_after)
+            assert total - room <= per_step, f"{total} groups are due by version {deadline}"
             required.append((deadline, max(0, total - room)))
         return required
+
+
+def too_many_drops(number: int, reason: str, detail: str) -> str:
+    """The sentence that ends a run in which group after group was dropped."""
+    if reason == NO_SCORED_EPISODE:
+        return (
+            f"{number} groups in a row have no answer that could be graded (last: {detail}); "
+            "mend the reward, or the tasks it is given (tasks.answer_column names the expected "
+            "answer of a file)."
+        )
+    return (
+        f"{number} groups in a row were dropped ({reason}: all answers of a group have the same "
+        "reward); the tasks are too easy or too hard for this model, so change them, or set "
+        "rollouts.drop_zero_spread=false."
+    )

@@ -109,7 +109,7 @@ class GroupRunner:
         group = Group(task=task, episodes=tuple(episodes), index=index)
         values = [value for value in group.rewards if value is not None]
         if not values:
-            return Dropped(index, NO_SCORED_EPISODE)
+            return Dropped(index, NO_SCORED_EPISODE, why_unscored(episodes))
         if self._rollouts.drop_zero_spread and len(set(values)) == 1:
             return Dropped(index, "zero_spread")
         return group
@@ -133,6 +133,12 @@ class GroupRunner:
         self.num_failed += len(failures)
         if failures:
             self._budget.check(failed=self.num_failed, ended=self.num_ended, reason=failures[-1])
+
+
+def why_unscored(episodes: Sequence[Episode]) -> str:
+    """The reason of the last episode that has one."""
+    reasons = [e.reward.reason for e in episodes if not isinstance(e.reward, Scored)]
+    return reasons[-1] if reasons else "no episode"
 
 
 def episode_of(

@@ -38,8 +38,20 @@ HOST_RANDOM, DEVICE_RANDOM = "random.host", "random.device"
 def save(path: Path, *, model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
     """Write weights and `tensors` into the folder `path`."""
     save_model(path, model)
-    with _quiet():
-        save_tensors(dict(tensors), checkpoint_id=path / TRAINER_DIR, no_dist=True)
+    try:
+        with _quiet():
+            save_tensors(dict(tensors), checkpoint_id=path / TRAINER_DIR, no_dist=True)
+    except CheckpointException as error:  # a BaseException, which nobody else would catch
+        causes = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes_of(error))
+        raise CheckpointError(
+            f"the trainer's state can't be written to {path.parent} ({causes}); older checkpoints "
+            "are unchanged. Free disk space or set output.dir."
+        ) from error
+
+
+def causes_of(error: CheckpointException) -> list[BaseException]:
+    """What went wrong, by rank."""
+    return [wrapped[0] for wrapped in error.failures.values()]
 
 
 def load(path: Path, *, model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:

@@ -17,10 +17,10 @@ from torch import Tensor
 from parity.algorithms.advantages import ADVANTAGES
 from parity.algorithms.config import GrpoAdvantageConfig
 from parity.errors import RewardError
+from parity.types import MAX_REWARD
 
 Advantage = Callable[[Tensor, GrpoAdvantageConfig], Tensor]
 
-MAX_REWARD = 1e20  # magnitude; beyond it float32 losses overflow
 ROUNDING = 1e-12  # relative difference below which two float64 rewards count as equal
 
 

@@ -3,7 +3,8 @@
 The process leads a process group, which the driver kills as a whole. Two things end it where
 the driver can't: on Linux the kernel kills it when the driver dies, even in the middle of a
 loop that holds the interpreter; and a guard, a forked child that only watches, kills the whole
-group as soon as the driver or the grader is gone, so that what a reward started goes too.
+group as soon as the driver or the grader is gone, so that what a reward started goes too,
+unless it moved into a session of its own (setsid): such a child can outlive the run.
 """
 
 import ctypes
