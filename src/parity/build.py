@@ -325,7 +325,12 @@ def fingerprint(source: TaskSource, indices: range) -> list[Json]:
     return [source.size, *(task.task_id for task in ends)]
 
 
-def make_trainer(config: TrainConfig, model: PreTrainedModel, *, device: torch.device) -> Trainer:
+def make_trainer(
+    config: TrainConfig,
+    model: PreTrainedModel,
+    *,
+    device: torch.device,
+) -> Trainer:
     """The trainer of the run file, taking over `model`."""
     objective = PolicyObjective(
         policy_loss=load_loss(config.loss.name),

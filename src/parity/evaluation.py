@@ -95,6 +95,10 @@ def evaluation_metrics(
     if values:
         correct = sum(value >= CORRECT for value in values)
         low, high = wilson_interval(correct, len(values))
+        marks = [[_is_correct(episode) for episode in episodes] for episodes in per_task]
+        over_tasks = mean_pass_at_k(marks, 1) if len(flat) > len(per_task) else None
+        if over_tasks is not None:  # siblings aren't independent: the spread is that of tasks
+            low, high = over_tasks.low, over_tasks.high
         metrics |= {
             "eval/accuracy": correct / len(values),
             "eval/accuracy_low": low,

@@ -7,9 +7,9 @@ A first Ctrl-C (or SIGTERM) ends after the current step; a second one at once.
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Generator, Sequence
@@ -23,17 +23,18 @@ import parity
 from parity import loop
 from parity.build import Run, open_run
 from parity.config import environment
-from parity.config.arithmetic import check
+from parity.config.arithmetic import check, derive
 from parity.config.compose import load_train
 from parity.config.resolve import to_plain
 from parity.config.saved import save
 from parity.config.schema import SftConfig, TrainConfig
 from parity.config.threads import ThreadPlan, available_cores, plan
-from parity.errors import CheckpointError, ConfigError, ParityError
+from parity.ending import Ending, Stopper, what_next
+from parity.errors import CheckpointError, ConfigError
 from parity.folder import RunFolder, RunInfo, RunKind
 from parity.observe.dashboard.choose import open_display
 from parity.observe.dashboard.display import Display, MessageHandler
-from parity.observe.summary import Status, Summary
+from parity.observe.summary import Summary
 from parity.observe.timer import PhaseTimer
 from parity.observe.tracking import Trackers
 from parity.parts import open_parts
@@ -41,6 +42,7 @@ from parity.platforms.detect import load as load_platform
 from parity.platforms.platform import Platform
 from parity.runtime.inline import InlineRuntime
 from parity.sft import Fitting
+from parity.tasks.config import FileConfig
 from parity.training.checkpoint import Checkpoint, CheckpointStore
 
 log = logging.getLogger(__name__)
@@ -52,7 +54,7 @@ def train(config: TrainConfig, *, recipe: str) -> int:
     """Run `parity train`; returns the exit code."""
     folder = new_folder(config, recipe=recipe, kind="train")
     with folder.locked():
-        save(config, folder.config_path)
+        keep_config(config, folder)
         return asyncio.run(_train(config, folder, checkpoint=None))
 
 
@@ -72,7 +74,6 @@ def resume(run_dir: Path, overrides: Sequence[str]) -> int:
                 f"steps={checkpoint.step * 2}`."
             )
             return NOTHING_TO_DO
-        save(config, folder.config_path)
         return asyncio.run(_train(config, folder, checkpoint=checkpoint))
 
 
@@ -100,7 +101,7 @@ async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoi
     platform, threads = prepare(config, max_lag=config.rollouts.max_lag)
     trackers = open_trackers(config, folder)
     with opened_display(config, folder, platform, threads) as display:
-        ending = Ending(folder, platform)
+        ending = Ending(folder, platform, is_resumed=checkpoint is not None)
         stopper = Stopper(display)
         try:
             stopper.attach()
@@ -115,6 +116,8 @@ async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoi
                 checkpoint=checkpoint,
             ) as run:
                 ending.run = stopper.work = run
+                keep_config(config, folder)
+                show_notes(run)
                 await loop.train(run)
                 await keep(run)
             summary = ending.success()
@@ -127,7 +130,38 @@ async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoi
             await asyncio.to_thread(trackers.finish)
             stopper.detach()
         display.finish(summary)
+    if config.display != "none":
+        print_line(what_next(folder, summary))
     return INTERRUPTED if summary.status == "stopped" and run.is_interrupted else 0
+
+
+def keep_config(config: TrainConfig | SftConfig, folder: RunFolder) -> None:
+    """Write `config.yaml`: without the run's name, which is the folder's, so that it can be
+    used as a recipe, and with the absolute paths of local files, so that it works from anywhere.
+    """
+    output = dataclasses.replace(config.output, name=None)
+    model = dataclasses.replace(config.model, path=absolute(config.model.path))
+    config = dataclasses.replace(config, output=output, model=model)
+    if isinstance(config.tasks, FileConfig):
+        tasks = dataclasses.replace(config.tasks, path=absolute(config.tasks.path))
+        config = dataclasses.replace(config, tasks=tasks)
+    save(config, folder.config_path)
+
+
+def absolute(path: str | None) -> str | None:
+    """The absolute path of what exists here; anything else (a hub name) as it is."""
+    if path is None or not Path(path).expanduser().exists():
+        return path
+    return str(Path(path).expanduser().absolute())
+
+
+def show_notes(run: Run) -> None:
+    """Say what `parity config` would have noted, and where a resumed run goes on."""
+    derived = derive(run.config, cores=available_cores(), environment=environment.omp_threads())
+    for note in derived.notes:
+        run.display.message(note)
+    if run.trainer.step_index:
+        run.display.message(f"going on from step {run.trainer.step_index}")
 
 
 async def keep(run: Run) -> None:
@@ -142,58 +176,11 @@ async def keep(run: Run) -> None:
         )
 
 
-class Ending:
-    """Writes `summary.json`, however the run ends."""
-
-    def __init__(self, folder: RunFolder, platform: Platform) -> None:
-        self._folder = folder
-        self._platform = platform
-        self.run: Run | None = None  # set once the run is wired
-
-    def success(self) -> Summary:
-        """The run did what it was asked, or was stopped in good order."""
-        run = self.run
-        assert run is not None, "a run that was never wired can't succeed"
-        is_stopped = run.is_stopping and run.trainer.step_index < run.config.steps
-        return self._write("stopped", run.stop_reason) if is_stopped else self._write("finished")
-
-    def failure(self, error: BaseException) -> None:
-        """The run broke off; a second interrupt counts as stopped, anything else as failed."""
-        text = str(error) if isinstance(error, ParityError) else f"{type(error).__name__}: {error}"
-        is_stop = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
-        log.error("event=run_broke_off reason=%s", text)
-        log.info("event=traceback", exc_info=error)  # for the log file, not for the display
-        try:
-            self._write("stopped" if is_stop else "failed", "interrupted" if is_stop else text)
-        except OSError as broken:
-            log.error("event=summary_not_written reason=%s", broken)
-
-    def _write(self, status: Status, reason: str | None = None) -> Summary:
-        run = self.run
-        if run is None:
-            summary = Summary(status=status, reason=reason, platform=self._platform.name, steps=0)
-        else:
-            seconds = run.train_seconds
-            summary = Summary(
-                status=status,
-                reason=reason,
-                platform=self._platform.name,
-                steps=run.trainer.step_index,
-                train_seconds=seconds,
-                seconds=run.timer.total().seconds,
-                eval_first=run.progress.eval_first,
-                eval_last=run.progress.eval_last,
-                tokens_per_s=run.progress.moved_tokens / seconds if seconds > 0 else None,
-            )
-        summary.write(self._folder.path)
-        return summary
-
-
 def sft(config: SftConfig, *, recipe: str) -> int:
     """Run `parity sft`; returns the exit code."""
     folder = new_folder(config, recipe=recipe, kind="sft")
     with folder.locked():
-        save(config, folder.config_path)
+        keep_config(config, folder)
         return asyncio.run(_sft(config, folder))
 
 
@@ -224,7 +211,7 @@ async def _fit(
     platform: Platform,
     threads: ThreadPlan,
     trackers: Trackers,
-    stopper: "Stopper",
+    stopper: Stopper,
 ) -> Summary:
     display = stopper.display
     async with AsyncExitStack() as stack:
@@ -319,11 +306,11 @@ def opened_display(
     root.addHandler(shown)
     root.propagate = False
     facts = {
+        "folder": str(folder.path),
         "model": "a new tiny one" if config.model.path is None else config.model.path,
         "tasks": config.tasks.name,
         "platform": platform.name,
         "threads": f"trainer {threads.trainer}, engine {threads.engine}",
-        "folder": str(folder.path),
     }
     log.info("event=started folder=%s threads=%s pid=%s", folder.path, threads, os.getpid())
     try:
@@ -334,43 +321,6 @@ def opened_display(
         root.removeHandler(file)
         root.removeHandler(shown)
         file.close()
-
-
-class Stopper:
-    """Turns SIGINT and SIGTERM into an end in good order.
-
-    While a run is being wired, a signal breaks it off. While it trains, the first signal ends
-    it after the step at hand, with a checkpoint; a second one breaks it off. A signal that
-    comes while the result is being saved waits for that, once.
-    """
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self, display: Display) -> None:
-        self.display = display
-        self.work: Run | Fitting | None = None  # what trains, once it is wired
-        self._task: asyncio.Task[int] | None = None
-
-    def attach(self) -> None:
-        """Take the signals over, for the task that calls this."""
-        self._task = asyncio.current_task()
-        for number in self.SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, self._stop, number.name)
-
-    def detach(self) -> None:
-        """Give the signals back."""
-        for number in self.SIGNALS:
-            asyncio.get_running_loop().remove_signal_handler(number)
-
-    def _stop(self, name: str) -> None:
-        work = self.work
-        assert self._task is not None, "a signal came before attach()"
-        if work is None or work.is_stopping:
-            self._task.cancel()
-            return
-        work.is_stopping = work.is_interrupted = True
-        work.stop_reason = name
-        self.display.message(f"{name}: ending after this step; once more breaks it off.")
 
 
 def print_line(text: str) -> None:

@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 from parity.build import Run
 from parity.errors import DeadlineError
 from parity.evaluation import Evaluation
+from parity.rollouts.group import why_unscored
 from parity.rollouts.report import lag_metrics, rollout_metrics
 from parity.rollouts.samples import by_episode, reward_table, to_samples
 from parity.types import Group, StepReport
@@ -123,6 +124,9 @@ async def evaluate(run: Run) -> Evaluation:
     run.progress.eval_last = evaluation.accuracy
     if run.progress.eval_first is None:
         run.progress.eval_first = evaluation.accuracy
+    if evaluation.accuracy is None:
+        reason = why_unscored(evaluation.episodes)
+        run.display.message(f"no answer of the evaluation could be graded (last: {reason})")
     if run.config.trackers.dump_episodes:
         run.dump.write(step, evaluation.groups(), split="eval")
     run.display.evaluation(step, evaluation.metrics)

@@ -18,6 +18,7 @@ from parity.config.arithmetic import check
 from parity.config.compose import load_train
 from parity.config.saved import save
 from parity.config.schema import TrainConfig
+from parity.ending import Ending
 from parity.errors import ConfigError
 from parity.evaluation import Evaluation
 from parity.folder import RunFolder
@@ -68,7 +69,7 @@ def wanted(run_or_model: str, *, recipe: str | None, overrides: Sequence[str]) -
                 f"{run_dir} is an {folder.info().kind} run; give its model and a recipe, as in "
                 f"`parity eval {folder.model_dir} --recipe quickstart`."
             )
-        own = [f"model.path={json.dumps(str(folder.model_dir.resolve()))}"]
+        own = [f"model.path={json.dumps(str(folder.model_dir.resolve()))}", "output.name=null"]
         return load_train(str(folder.config_path), [*own, *overrides])
     if recipe is None:
         raise ConfigError(
@@ -90,9 +91,15 @@ async def _evaluate(config: TrainConfig, name: str, ks: Sequence[int]) -> Evalua
     save(config, folder.config_path)
     platform, threads = prepare(config, max_lag=0.0)
     with opened_display(config, folder, platform, threads) as display:
-        async with open_parts(config, platform=platform, threads=threads, display=display) as parts:
-            display.activity("evaluating")
-            evaluation = await parts.evaluator.run(ks=ks)
+        try:
+            async with open_parts(
+                config, platform=platform, threads=threads, display=display
+            ) as parts:
+                display.activity("evaluating")
+                evaluation = await parts.evaluator.run(ks=ks)
+        except BaseException as error:
+            Ending(folder, platform).failure(error)
+            raise
     with EpisodeDump(folder.episodes_dir) as dump:
         dump.write(0, evaluation.groups(), split="eval")
     text = json.dumps(encode(evaluation.metrics), indent=2)
@@ -121,5 +128,6 @@ def show(evaluation: Evaluation) -> None:
             else (f"{stem}_low_{k}", f"{stem}_high_{k}")
         )
         interval = " to ".join(f"{metrics[n]:.3f}" for n in low_high if n in metrics)
-        table.add_row(name.removeprefix("eval/"), f"{value:.3f}", interval)
+        shown = f"{value:.0f}" if name == "eval/tasks" else f"{value:.3f}"
+        table.add_row(name.removeprefix("eval/"), shown, interval)
     Console(no_color=environment.is_color_off()).print(table)

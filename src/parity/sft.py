@@ -25,6 +25,7 @@ from parity.observe.dashboard.display import Display
 from parity.observe.timer import PhaseTimer
 from parity.observe.tracking import Trackers
 from parity.parts import Parts
+from parity.rollouts.group import why_unscored
 from parity.runtime.inline import InlineRuntime
 from parity.tasks.stream import TaskStream
 from parity.training.trainer import Trainer
@@ -104,6 +105,9 @@ class Fitting:
         self.display.activity("evaluating")
         with self.timer.phase("eval"):
             evaluation = await self.parts.evaluator.run()
+        if evaluation.accuracy is None:
+            reason = why_unscored(evaluation.episodes)
+            self.display.message(f"no answer of the evaluation could be graded (last: {reason})")
         self.display.evaluation(self.trainer.step_index, evaluation.metrics)
         self.trackers.log(self.trainer.step_index, evaluation.metrics)
         return evaluation

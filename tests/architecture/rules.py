@@ -21,7 +21,7 @@ training.config
 observe.metric observe.names observe.timer observe.encode
 platforms algorithms models weights.manifest engines.engine weights tools rewards environments
 tasks engines rollouts training runtime observe config
-evaluation parts build sft loop launch measure ci cli
+evaluation parts build sft loop ending launch measure ci cli
 """.split()
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FOLDER_FILES = 400, 60, 15
 VAGUE = re.compile(

@@ -5,6 +5,7 @@ equals `x` for JSON-like `x`; in particular the text "1e5" is quoted.
 """
 
 import re
+from collections.abc import Hashable
 
 import yaml
 
@@ -13,7 +14,23 @@ _STARTS = list("-+0123456789")
 
 
 class Loader(yaml.SafeLoader):
-    """Reads plain values."""
+    """Reads plain values; a key that stands twice is an error, as it is for Hydra."""
+
+    def construct_mapping(
+        self,
+        node: yaml.MappingNode,
+        deep: bool = False,  # noqa: FBT001 (PyYAML's own signature)
+    ) -> dict[Hashable, object]:
+        """Read a mapping."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = str(getattr(key, "value", key))
+            if name in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {name!r} stands twice", problem_mark=key.start_mark
+                )
+            seen.add(name)
+        return super().construct_mapping(node, deep=deep)
 
 
 class Dumper(yaml.SafeDumper):

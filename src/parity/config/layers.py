@@ -20,8 +20,15 @@ class Layers:
     overrides: AbstractSet[str]
 
     def strength(self, path: str) -> int:
-        """2 for an override, 1 for the recipe's own lines, 0 for what it inherits."""
-        return 2 if path in self.overrides else 1 if path in self.own else 0
+        """2 for an override, 1 for the recipe's own lines, 0 for what it inherits.
+
+        An entry of an open mapping (`tasks.settings.x`) sets the mapping too.
+        """
+        return 2 if _sets(self.overrides, path) else 1 if _sets(self.own, path) else 0
+
+
+def _sets(layer: AbstractSet[str], path: str) -> bool:
+    return path in layer or any(key.startswith(f"{path}.") for key in layer)
 
 
 def drop_replaced(schema: type, plain: dict[str, object], layers: Layers, prefix: str = "") -> None:

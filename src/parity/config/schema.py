@@ -16,6 +16,7 @@ from parity.algorithms.config import (
     PpoClipLossConfig,
 )
 from parity.engines.config import EmbeddedEngineConfig
+from parity.errors import ConfigError
 from parity.models.config import ModelConfig
 from parity.rewards.config import GraderConfig, RewardConfig, TaskRewardConfig
 from parity.rollouts.config import RolloutsConfig, SamplingConfig
@@ -72,6 +73,12 @@ class OutputConfig:
 
     dir: str = "runs"  # parent folder, relative to the working directory
     name: str | None = None  # folder name; null: recipe, date and time
+
+    def __post_init__(self) -> None:
+        if self.name is not None and (self.name in ("", ".", "..") or "/" in self.name):
+            raise ConfigError(
+                f"name is {self.name!r}; it must be a plain folder name, and dir says where."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,6 +91,11 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
                 local_files_only=place.is_offline,
             )
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        if place.is_offline and not place.is_folder:
+            raise ConfigError(
+                f"{key} is {place.path!r}: there is no such folder in {Path.cwd()}, the model hub"
+                " can't be reached, and no copy of it is in the local cache; give a folder."
+            ) from error
         raise ConfigError(
             f"{key}={place.path} has no tokenizer that can be read ({first_line(error)}); {wish}."
         ) from error

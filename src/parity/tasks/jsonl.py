@@ -157,7 +157,7 @@ def parse_line(line: bytes, start: int = 0) -> dict[str, Json]:
     except ValueError as error:
         if not line.endswith(b"\n"):
             raise DataError(f"the last line is cut off (truncated): {error}") from error
-        raise DataError(f"not JSON: {error}") from error
+        raise DataError(f"not JSON: {reason_of(error)}") from error
     if not isinstance(record, dict):
         hint = " (an array in one file isn't JSON Lines)" if isinstance(record, list) else ""
         raise DataError(f"is {kind(record)}; a record must be an object{hint}")
@@ -203,3 +203,10 @@ def _finite(digits: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{digits} is too large for a number")
     return number
+
+
+def reason_of(error: ValueError) -> str:
+    """Why a line isn't JSON, with the place inside the line."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos + 1} of the line"
+    return str(error)

@@ -118,7 +118,7 @@ class TaskStream:
                 f" example {said}"
             )
         if len(self._long) == 1:
-            logger.warning("task_skipped reason=%s", said)
+            logger.warning("a task is passed over: %s", said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,9 @@ def split(source: TaskSource, eval_tasks: int) -> tuple[range, range]:
     held = min(eval_tasks, max(1, size // TASKS_PER_HELD_OUT))
     if held < eval_tasks:
         logger.warning(
-            "eval_tasks_reduced asked=%d held_out=%d of=%d reason=at most a quarter is held out",
-            eval_tasks,
+            "%d tasks are held out for evaluation instead of %d: at most a quarter of %d",
             held,
+            eval_tasks,
             size,
         )
     return range(size - held), range(size - held, size)
@@ -177,7 +177,7 @@ def held_out(
         raise DataError(f"no task is left to evaluate on{said}.")
     if long:
         said = _too_long(long[0], prompts)
-        logger.warning("eval_tasks_skipped count=%d of=%d first=%s", len(long), len(tasks), said)
+        logger.warning("%d of %d held-out tasks are passed over: %s", len(long), len(tasks), said)
     return tuple(task for task in tasks if len(task.tokens) <= prompts.max_prompt_tokens)
 
 

@@ -88,6 +88,7 @@ class Trainer:
         prepare_model(model, gradient_checkpointing=config.gradient_checkpointing, device=device)
         self.model = model
         self.step_index = 0
+        self._has_told_skipped = False
         self._objective = objective
         self._optimizer_config = optimizer
         self._schedule = schedule
@@ -133,17 +134,22 @@ class Trainer:
             self._optimizer.zero_grad(set_to_none=True)
         self.step_index += 1
         if not is_applied:
-            logger.warning(
-                "event=step_skipped step=%d samples=%d trained_tokens=%d reason=no token has a"
-                " gradient",
-                self.step_index,
-                batch.num_samples,
-                batch.num_trained_tokens,
-            )
+            self._tell_skipped(batch)
         metrics["train/learning_rate"] = rate
         metrics["train/skipped_steps"] = float(not is_applied)
         metrics["train/step_s"] = time.perf_counter() - begin_s
         return StepReport(step=self.step_index, metrics=metrics, is_applied=is_applied)
+
+    def _tell_skipped(self, batch: Batch) -> None:
+        """A warning the first time; the metric counts the others."""
+        logger.log(
+            logging.INFO if self._has_told_skipped else logging.WARNING,
+            "step %d left the weights alone: no token of its %d samples has a gradient, as when"
+            " all rewards of a group are equal (train/skipped_steps counts such steps)",
+            self.step_index,
+            batch.num_samples,
+        )
+        self._has_told_skipped = True
 
     def logprobs_of(self, samples: Sequence[Sample]) -> list[Tensor]:
         """Per sample the log-probs [L] under the current weights, 0.0 where not trained.

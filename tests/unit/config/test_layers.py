@@ -1,7 +1,11 @@
 """What is left over from a replaced section name is dropped; what the user set never is."""
 
+import pytest
+
+from parity.config.compose import load_train
 from parity.config.layers import Layers, drop_replaced
 from parity.config.schema import TrainConfig
+from parity.errors import ConfigError
 
 
 def dropped(tasks: dict[str, object], own: set[str], overrides: set[str]) -> set[str]:
@@ -44,3 +48,8 @@ def test_sections_inside_sections_are_reached():
     layers = Layers(own=frozenset(), overrides=frozenset({"eval.tasks.name"}))
     drop_replaced(TrainConfig, plain, layers)
     assert plain == {"eval": {"tasks": {"name": "jsonl", "path": "x"}}}
+
+
+def test_an_entry_of_an_open_mapping_without_effect_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tasks\.settings"):
+        load_train("finetune", ["tasks.name=jsonl", "tasks.settings.min_word_len=3"])

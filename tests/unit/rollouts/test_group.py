@@ -63,7 +63,7 @@ def test_a_broken_grader_is_asked_again_and_then_kept_as_failed_not_as_zero() ->
 
 def test_a_group_without_any_value_is_dropped() -> None:
     outcome = asyncio.run(runner(lambda answer: Unscored("?")).run(task(), 5))
-    assert outcome == Dropped(5, "no_scored_episode")
+    assert outcome == Dropped(5, "no_scored_episode", "?")
 
 
 def test_dynamic_sampling_drops_groups_without_spread() -> None:
@@ -87,5 +87,5 @@ def test_a_generation_that_hangs_becomes_a_failed_episode() -> None:
     engine = ScriptedEngine()
     slow = runner(lambda a: Scored(1.0), engine=engine, episode_timeout_s=0.01, max_retries=1)
     outcome = asyncio.run(slow.run(task(), 0))
-    assert outcome == Dropped(0, "no_scored_episode")
+    assert outcome == Dropped(0, "no_scored_episode", "generation timed out")
     assert slow.num_failed == 4

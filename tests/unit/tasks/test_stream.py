@@ -148,7 +148,7 @@ def test_training_and_evaluation_never_share_a_task(
     assert (len(train), len(evaluation)) == (size - held, held)
     assert train.stop == evaluation.start
     assert (train.start, evaluation.stop) == (0, size)
-    assert ("eval_tasks_reduced" in caplog.text) == (held < asked)
+    assert ("are held out for evaluation" in caplog.text) == (held < asked)
 
 
 def test_a_source_too_small_to_hold_out_anything_is_refused() -> None:

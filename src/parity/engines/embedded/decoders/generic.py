@@ -292,7 +292,7 @@ def _check_kind(model: PreTrainedModel, *, max_length: int) -> None:
     if is_learned and positions is not None and max_length > positions:
         raise UnsupportedError(
             f"max_length is {max_length} and {name} has {positions} positions; "
-            f"set engine.max_length={positions} or less."
+            f"lower prompts.max_prompt_tokens or sampling.max_new_tokens to {positions} together."
         )
 
 
