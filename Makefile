@@ -18,8 +18,8 @@ CONSTRAINTS := requirements/constraints.txt
 TORCH := $(shell grep '^torch==' $(CONSTRAINTS))
 BENCHES := $(filter-out bench/peers%.py,$(wildcard bench/*.py))
 
-# Build environments that pip makes obey the pins too. The path is relative to this folder.
-export PIP_CONSTRAINT := $(CONSTRAINTS)
+# Build environments that pip makes obey the pins too.
+export PIP_CONSTRAINT := $(CURDIR)/$(CONSTRAINTS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-slow bench bench-peers lint format install clean

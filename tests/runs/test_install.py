@@ -14,8 +14,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*words: str | Path, cwd: Path) -> str:
-    """The standard output of a command that must succeed, in an environment without PYTHONPATH."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    """The standard output of a command that must succeed, away from this working tree.
+
+    The Makefile's constraints are meant for its own installs, and by a relative path.
+    """
+    left_out = ("PYTHONPATH", "PIP_CONSTRAINT")
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
     done = subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
