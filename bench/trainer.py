@@ -79,7 +79,6 @@ def sample(
         logprobs=(-4.8,) * len(tokens),
         versions=(0,) * len(tokens),
         advantages=(generator.choice((-1.0, 1.0)),) * len(tokens),
-        num_prompt_tokens=len(prompt),
     )
 
 

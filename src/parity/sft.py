@@ -9,11 +9,9 @@ before the first and after the last step, on the same held-out tasks as RL. The 
 example is a function of the seed and its number, so a run can be repeated exactly.
 """
 
-import itertools
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from parity.algorithms.objective import SftObjective
@@ -32,8 +30,6 @@ from parity.training.trainer import Trainer
 from parity.types import NO_VERSION, Sample, Task
 from parity.weights.direct import DirectTransfer
 from parity.weights.transfer import Weights
-
-PREFIX_WIDTH = 8  # examples that may share one computed beginning
 
 
 class Fitting:
@@ -79,7 +75,7 @@ class Fitting:
         self.started = time.monotonic()
         while self.trainer.step_index < self.config.steps and not self.is_stopping:
             drawn = [next(examples) for _ in range(self.config.batch_size)]
-            await self._step(with_common_prefixes(drawn))
+            await self._step(drawn)
         transfer = DirectTransfer([self.parts.engine])
         weights = Weights(self.trainer.named_weights(), self.trainer.aliases())
         await transfer.publish(weights, version=1, switch=self.parts.setup.generation.switch)
@@ -148,25 +144,7 @@ def example(
         logprobs=(0.0,) * total,
         versions=(NO_VERSION,) * total,
         advantages=(0.0,) * total,
-        num_prompt_tokens=num_prompt,
     )
-
-
-def with_common_prefixes(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples with neighbours tied together by the beginning that they have in common.
-
-    Examples of one data set often begin with the same instruction; told so, the trainer
-    computes it once for several of them (`training/packing.py`) with the same result.
-    """
-    tied: list[Sample] = []
-    for start in range(0, len(samples), PREFIX_WIDTH):
-        siblings = samples[start : start + PREFIX_WIDTH]
-        shortest = min(sample.num_prompt_tokens for sample in siblings)
-        heads = zip(*(sample.tokens[:shortest] for sample in siblings), strict=True)
-        common = sum(1 for _ in itertools.takewhile(lambda ids: len(set(ids)) == 1, heads))
-        group = siblings[0].group
-        tied += [replace(each, group=group, num_prompt_tokens=common) for each in siblings]
-    return tied
 
 
 def transformed(answer: str, style: AnswerStyle, noise: random.Random) -> str:

@@ -167,8 +167,8 @@ class Group:
 class Sample:
     """The trainable form of an episode; the tuples have L entries each.
 
-    `group` ties siblings together; siblings share their first `num_prompt_tokens` ids,
-    which lets the trainer compute that prefix once.
+    `group` ties siblings together; what any samples of a batch have in common at their
+    beginnings is computed once (`training/packing.py`).
     """
 
     group: int
@@ -177,7 +177,6 @@ class Sample:
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     advantages: tuple[float, ...]
-    num_prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,11 @@ from collections import Counter
 
 import pytest
 
-from parity.algorithms.objective import SftObjective
 from parity.config.schema import AnswerStyle, TinyModelConfig
 from parity.errors import DataError
 from parity.models.rendering import Renderer
-from parity.models.tiny import character_tokenizer, make_tiny
-from parity.sft import example, transformed, with_common_prefixes
-from parity.training.config import AdamWConfig, ScheduleConfig, TrainerConfig
-from parity.training.trainer import Trainer
+from parity.models.tiny import character_tokenizer
+from parity.sft import example, transformed
 from parity.types import Task
 
 RENDERER = Renderer(character_tokenizer(max_length=TinyModelConfig().max_length))
@@ -48,7 +45,6 @@ def test_a_one_letter_answer_stays(transform: str) -> None:
 def test_only_the_answer_and_its_end_are_learnt() -> None:
     style = AnswerStyle(template="<{answer}>")
     sample = example(rendered("yes"), 3, RENDERER, (style,), random.Random(0))
-    assert sample.num_prompt_tokens == 4
     assert sample.loss_mask == (False,) * 4 + (True,) * 6
     assert RENDERER.decode(sample.tokens[4:]) == "<yes>"
     assert sample.tokens[:4] == rendered("yes").tokens
@@ -66,46 +62,3 @@ def test_styles_come_in_the_shares_of_their_weights() -> None:
 def test_a_task_without_an_answer_is_an_error_that_names_it() -> None:
     with pytest.raises(DataError, match=r"t: there is no answer.*answer_column"):
         example(rendered(None), 0, RENDERER, (AnswerStyle(),), random.Random(0))
-
-
-def test_a_common_beginning_is_shared_without_changing_the_numbers() -> None:
-    texts = ["say this: ab", "say this: cd", "say that: ef", "x", *["say this: gh"] * 6]
-    samples = [
-        example(
-            Task(
-                task_id=text,
-                prompt=text,
-                answer=text[-1],
-                tokens=RENDERER.render(Task(task_id=text, prompt=text)),
-            ),
-            number,
-            RENDERER,
-            (AnswerStyle(),),
-            random.Random(0),
-        )
-        for number, text in enumerate(texts)
-    ]
-    tied = with_common_prefixes(samples)
-    assert [s.tokens for s in tied] == [s.tokens for s in samples]
-    assert [s.loss_mask for s in tied] == [s.loss_mask for s in samples]
-    assert [s.num_prompt_tokens for s in tied] == [0] * 8 + [12] * 2
-    tied = with_common_prefixes(samples[4:])
-    assert {s.num_prompt_tokens for s in tied} == {12}
-    assert len({s.group for s in tied}) == 1
-    model, _ = make_tiny(TinyModelConfig(num_layers=2, hidden_size=32), seed=0)
-    trainer = Trainer(
-        model,
-        objective=SftObjective(),
-        optimizer=AdamWConfig(lr=1e-3),
-        schedule=ScheduleConfig(),
-        config=TrainerConfig(),
-        total_steps=1,
-        temperature=1.0,
-        device=model.device,
-    )
-    for alone, shared in zip(
-        trainer.logprobs_of(samples),
-        trainer.logprobs_of(with_common_prefixes(samples)),
-        strict=True,
-    ):
-        assert alone.tolist() == pytest.approx(shared.tolist(), abs=1e-5)

@@ -6,6 +6,7 @@ interrupted (Ctrl-C).
 Used by `main.py`. Invariant: nothing that a command raises leaves `guarded`.
 """
 
+import asyncio
 import sys
 import tempfile
 import time
@@ -52,12 +53,12 @@ def guarded(command: Callable[[], object]) -> int:
         result = command()
     except (typer.TyperException, typer.Abort, ParityError) as error:
         return _refused(error)
-    except Exception as error:  # noqa: BLE001 the supervisor: a bug must not look like a refusal
-        return _bug(error, begun_s)
     except SystemExit as error:
         result = error.code
-    except BaseException:  # noqa: BLE001 Ctrl-C, or a cancelled event loop: told to stop
+    except (KeyboardInterrupt, asyncio.CancelledError):  # told to stop
         return _tell("interrupted.", INTERRUPTED)
+    except BaseException as error:  # noqa: BLE001 the supervisor: a bug must not look like another end
+        return _bug(error, begun_s)
     return result if isinstance(result, int) else DONE
 
 
@@ -76,7 +77,7 @@ def _tell(message: str, code: int) -> int:
     return code
 
 
-def _bug(error: Exception, begun_s: float) -> int:
+def _bug(error: BaseException, begun_s: float) -> int:
     text = "".join(traceback.format_exception(error))
     place = _write_crash(f"{' '.join(sys.argv)}\n\n{text}", begun_s)
     if environment.shows_traceback():

@@ -36,7 +36,6 @@ def to_samples(groups: Sequence[Group], advantages: torch.Tensor) -> list[Sample
             logprobs=episode.logprobs,
             versions=episode.versions,
             advantages=tuple(value if trained else 0.0 for trained in episode.loss_mask),
-            num_prompt_tokens=len(group.task.tokens),
         )
         for group, episode, value in _with_values(groups, advantages)
         if isinstance(episode.reward, Scored) and any(episode.loss_mask)

@@ -90,10 +90,10 @@ class Scorer:
                 chunk=self._config.vocabulary_chunk,
                 needs_entropy_gradient=needs_entropy_gradient,
             )
-        return TokenScores(logprobs, entropy)
+        return TokenScores(micro_batch.per_token(logprobs), micro_batch.per_token(entropy))
 
     def outputs(self, micro_batch: MicroBatch) -> Tensor:
-        """What predicts each trained token: hidden states [T, H], or the model's own logits."""
+        """What each prediction is made from: hidden states [U, H], or the model's own logits."""
         module = self.model if self._uses_own_logits else self.model.get_decoder()
         with torch.autocast(
             self._device.type,

@@ -1,20 +1,21 @@
 """Which samples share a row and which rows share a micro-batch; used by `packing.py`.
 
-Pure arithmetic on lengths (no tensors): a row is either one sample or one prompt followed by
-the responses of several siblings, whichever needs fewer floating-point operations; a
-micro-batch is a set of rows of similar length. Neither choice changes a result, only its cost.
+Pure arithmetic on lengths (no tensors): a row is one sample or a tree of samples that begin
+alike, whichever needs fewer floating-point operations; a micro-batch is a set of rows of
+similar length. Neither choice changes a result, only its cost.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 HOST_PASS_TOKENS = 128  # fixed cost of one more pass where the CPU computes, in tokens
 DEVICE_PASS_TOKENS = 1024  # the same where a device waits for launches
-LEAST_SAVING = 0.05  # of a group's cost; below it a shared row isn't worth its mask
+LEAST_SAVING = 0.05  # of a row's cost; below it sharing isn't worth the mask
 WINDOW_KEYS = ("sliding_window", "attention_chunk_size")
 
 
@@ -49,58 +50,98 @@ class ModelCost:
             max_shared_tokens=min(windows) if windows else None,
         )
 
-    def plain(self, length: int) -> float:
+    def plain(self, length: float) -> float:
         """A row under the plain causal mask, whose upper half is never computed."""
         return length * self.token_flops + 0.5 * length * length * self.pair_flops
 
-    def masked(self, length: int) -> float:
-        """A row under an explicit mask: every pair is computed."""
-        return length * self.token_flops + length * length * self.pair_flops
+    def masked(self, length: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows under an explicit mask: every pair is computed, and the mask has its price."""
+        return length * ((self.token_flops + self.pair_flops * length) / (1.0 - LEAST_SAVING))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The samples of one row, by index; more than one means that they share their prompt."""
+    """The samples of one row, by index; several of them share what they have in common.
+
+    `commons[m]`: how many tokens member m has in common with the member before it, 0 for
+    the first one. In lexicographic order that is all one needs to lay the samples out as a
+    tree: a member's tokens behind its common ones are new columns, the others exist.
+    """
 
     members: tuple[int, ...]
     length: int
+    commons: tuple[int, ...] = (0,)
 
     @property
     def is_shared(self) -> bool:
-        """Whether the row needs a mask that keeps siblings apart."""
+        """Whether the row needs a mask that keeps branches apart."""
         return len(self.members) > 1
 
 
-def share_rows(
+def tree_rows(
     members: Sequence[int],
-    lengths: Sequence[int],
+    lengths: NDArray[np.int64],
+    commons: NDArray[np.int64],
     *,
-    num_prompt_tokens: int,
     cost: ModelCost,
     max_tokens: int,
 ) -> list[Row]:
-    """The cheapest rows for siblings with one prompt: all in one, in several, or each alone.
+    """The cheapest rows for samples in lexicographic order: each row is one run of them.
+
+    Exact, by dynamic programming over where the last row begins. A run of samples i .. j
+    needs `lengths[i] + sum(lengths[k] - commons[k], k = i+1 .. j)` columns.
 
     Args:
-        members: sample indices of the siblings.
-        lengths: per sibling its input tokens, prompt included (>= `num_prompt_tokens`).
-        num_prompt_tokens: length of the common prompt, >= 1.
+        members: sample indices, in lexicographic order of their input tokens.
+        lengths: [N] per sample its input tokens, >= 1.
+        commons: [N] tokens in common with the sample before; the first entry isn't read.
         cost: what a row costs.
         max_tokens: bound on the length of a shared row.
     """
-    alone = [Row((member,), length) for member, length in zip(members, lengths, strict=True)]
-    window = cost.max_shared_tokens
-    if len(alone) < 2 or (window is not None and max(lengths) > window):
-        return alone
-    best, least = alone, (1.0 - LEAST_SAVING) * sum(cost.plain(row.length) for row in alone)
-    for num_rows in range(1, len(alone)):
-        rows = _shared_rows(alone, num_rows, num_prompt_tokens)
-        if any(row.is_shared and row.length > max_tokens for row in rows):
-            continue
-        total = sum(cost.masked(r.length) if r.is_shared else cost.plain(r.length) for r in rows)
-        if total < least:
-            best, least = rows, total
-    return best
+    number = len(members)
+    added = np.cumsum(lengths - commons).astype(np.float64)
+    begins = lengths - added  # descending; a row from i to j has begins[i] + added[j] columns
+    too_long = np.searchsorted(-begins, added - max_tokens, side="left")
+    unlike = np.where(commons == 0, np.arange(number), 0)  # going on across one gains nothing
+    first = np.minimum(np.maximum(too_long, np.maximum.accumulate(unlike)), np.arange(number))
+    cheapest = np.zeros(number + 1)
+    origin = np.zeros(number, dtype=np.int64)
+    for last, start in enumerate(first.tolist()):
+        costs = cost.masked(begins[start : last + 1] + added[last])
+        costs += cheapest[start : last + 1]
+        costs[-1] = cheapest[last] + cost.plain(float(lengths[last]))
+        choice = int(costs.argmin())
+        cheapest[last + 1], origin[last] = costs[choice], start + choice
+    rows: list[Row] = []
+    stop = number
+    while stop > 0:
+        start = int(origin[stop - 1])
+        rows.append(
+            Row(
+                tuple(members[start:stop]),
+                int(begins[start] + added[stop - 1]),
+                (0, *commons[start + 1 : stop].tolist()),
+            )
+        )
+        stop = start
+    return rows[::-1]
+
+
+def split_kinds(rows: Sequence[Row], cost: ModelCost) -> list[list[Row]]:
+    """Rows that need a mask and rows that don't; too few of these go with the others.
+
+    A row of a model with a window is computed without a mask unless it must have one: the
+    mask would take the place of the window.
+    """
+    shared = [row for row in rows if row.is_shared]
+    plain = [row for row in rows if not row.is_shared]
+    if cost.max_shared_tokens is None and _is_cheaper_than_a_pass(plain, cost):
+        return [shared + plain] if shared else [plain]
+    return [plain, shared]
+
+
+def _is_cheaper_than_a_pass(rows: Sequence[Row], cost: ModelCost) -> bool:
+    return sum(row.length for row in rows) <= cost.pass_tokens
 
 
 def split_rows(rows: Sequence[Row], *, max_tokens: int, pass_tokens: int) -> list[list[Row]]:
@@ -135,17 +176,6 @@ def split_rows(rows: Sequence[Row], *, max_tokens: int, pass_tokens: int) -> lis
 
 def _rows_per_pass(length: int, max_tokens: int) -> int:
     return max(1, max_tokens // length)
-
-
-def _shared_rows(alone: Sequence[Row], num_rows: int, num_prompt_tokens: int) -> list[Row]:
-    """`alone` in `num_rows` rows of nearly equal numbers of siblings, prompt counted once."""
-    rows: list[Row] = []
-    for part in range(num_rows):
-        begin, end = part * len(alone) // num_rows, (part + 1) * len(alone) // num_rows
-        siblings = alone[begin:end]
-        length = num_prompt_tokens + sum(row.length - num_prompt_tokens for row in siblings)
-        rows.append(Row(tuple(row.members[0] for row in siblings), length))
-    return rows
 
 
 def _number(config: PreTrainedConfig, key: str) -> int | None:

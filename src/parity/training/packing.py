@@ -1,16 +1,25 @@
 """Samples -> micro-batches of padded rows with flat targets; used by `trainer.py`.
 
-A row holds one sample, or one prompt followed by the responses of several siblings
-("shared"): positions restart behind the prompt for every sibling, and a sibling attends to
-the prompt and to itself only, so every log-probability is the one of the unshared row.
+A row holds one sample, or a tree of samples that begin alike ("shared"): what they have in
+common is one run of columns, whether it is a prompt, an instruction in front of different
+prompts, or the beginning of two answers; equal samples are the same columns.
+
+    a b c d      columns    a  b  c  d  e  f  x
+    a b c e f    positions  0  1  2  3  3  4  1     depth in the tree
+    a x          ends       7  6  6  4  6  6  7     one behind the branch below a column
+
+Columns are in depth-first order, so a column looks back at exactly those whose branch it is
+in: `key <= query < ends[key]`. Every log-probability is the one of the unshared row.
 Padding stands on the right, where a causal model never looks, so plain rows need no mask.
 The input ends in front of a sample's last trained token: nothing behind it is ever read.
 Weights are computed over the whole batch; the sum of the micro-batch losses is therefore
 the batch loss whatever the split, the order and the padding.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,27 +29,30 @@ from torch import Tensor
 from parity.algorithms.aggregation import token_weights
 from parity.algorithms.config import Aggregation
 from parity.errors import DataError
-from parity.training.layout import ModelCost, Row, share_rows, split_rows
+from parity.training.layout import ModelCost, Row, split_kinds, split_rows, tree_rows
 from parity.types import Sample
 
-PADDING = -1  # segment of a padded column
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """What one forward pass consumes: rows [R, L] and the trained tokens [T] in them.
+    """What one forward pass consumes: rows [R, L], U predictions in them, T trained tokens.
 
-    Trained token t is predicted by the hidden state at `rows[t], columns[t]`. Several
-    siblings' first tokens share a column. All trained tokens of a sample are in one
-    micro-batch.
+    Prediction u is of token `targets[u]` from the hidden state at `rows[u], columns[u]`;
+    trained token t, of one sample, is prediction `predictions[t]`. Samples that go on alike
+    share predictions. All trained tokens of a sample are in one micro-batch.
     """
 
     tokens: Tensor  # [R, L] int64, 0 where padded
     positions: Tensor | None  # [R, L] int64; None: 0 .. L-1 in every row
-    segments: Tensor | None  # [R, L] int64: 0 prompt, 1.. siblings, -1 padding; None: causal
-    rows: Tensor  # [T] int64
-    columns: Tensor  # [T] int64
-    targets: Tensor  # [T] int64
+    ends: Tensor | None  # [R, L] int64, one behind a column's branch; None: plain causal
+    rows: Tensor  # [U] int64
+    columns: Tensor  # [U] int64
+    targets: Tensor  # [U] int64
+    predictions: Tensor | None  # [T] int64 into U; None: U = T, in order
     advantages: Tensor  # [T] float32
     rollout_logprobs: Tensor  # [T] float32
     weights: Tensor  # [T] float32, sum 1 over the batch
@@ -55,6 +67,8 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> "MicroBatch":
         """The same micro-batch on `device`."""
+        if self.tokens.device == device:
+            return self
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         moved = {k: v.to(device) for k, v in values.items() if isinstance(v, Tensor)}
         return replace(self, **moved)
@@ -62,15 +76,18 @@ class MicroBatch:
     def attention_mask(self) -> Tensor | None:
         """What each column may look at, bool [R, 1, L, L]; None where plain causal.
 
-        A padded column looks at the prompt and other padding, so that no row of the softmax
-        is empty; nothing looks at it.
+        A padded column looks at other padding, so that no row of the softmax is empty;
+        nothing looks at it.
         """
-        if self.segments is None:
+        if self.ends is None:
             return None
-        length = self.segments.shape[1]
-        query, key = self.segments[:, :, None], self.segments[:, None, :]
-        causal = torch.ones(length, length, dtype=torch.bool, device=self.segments.device).tril()
-        return (causal & ((key == 0) | (key == query)))[:, None]
+        columns = torch.arange(self.ends.shape[1], device=self.ends.device)
+        query, key = columns[:, None], columns[None, :]
+        return ((key <= query) & (query < self.ends[:, None, :]))[:, None]
+
+    def per_token(self, values: Tensor) -> Tensor:
+        """Values [U] of the predictions as values [T] of the trained tokens."""
+        return values if self.predictions is None else values.index_select(0, self.predictions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,175 +135,228 @@ def pack(
         samples: the whole batch; order is free.
         aggregation: how token losses become one number (weights are global).
         max_tokens: padded tokens of a micro-batch; a longer row gets one of its own.
-        prefix_sharing: whether siblings may share the row of their prompt.
+        prefix_sharing: whether samples that begin alike may share a row.
         cost: decides where sharing and splitting save time.
         skips_zero_advantage: whether a token without advantage has no gradient; samples that
             have no other tokens then get micro-batches of their own, which need no backward.
 
     Raises DataError for a sample that breaks its own shape rules.
     """
-    arrays = [_SampleArrays.of(sample, index) for index, sample in enumerate(samples)]
-    trained = [array for array in arrays if array.trained.size]
-    rows = _rows(trained, max_tokens=max_tokens, cost=cost if prefix_sharing else None)
-    weights = _weights(trained, aggregation)
-    by_index = {array.index: array for array in trained}
-    kinds: dict[tuple[bool, bool], list[Row]] = {}
-    for row in rows:
-        needs_gradient = not skips_zero_advantage or any(
-            by_index[member].advantages.any() for member in row.members
+    table = _Table.of(samples)
+    trained = table.order(np.flatnonzero(table.num_trained))
+    weights = _weights(table, aggregation)
+    effective = table.advantages != 0.0 if skips_zero_advantage else np.ones(table.size, bool)
+    learns = _learning(samples, table, effective)
+    idle, learning = (
+        _rows(
+            table,
+            [index for index in trained if learns[index] == needs_gradient],
+            max_tokens=max_tokens,
+            cost=cost if prefix_sharing else None,
         )
-        kinds.setdefault((row.is_shared, needs_gradient), []).append(row)
-    effective = [a.advantages if skips_zero_advantage else a.trained for a in trained]
+        for needs_gradient in (False, True)
+    )
+    if learning and sum(row.length for row in idle) <= cost.pass_tokens:
+        idle, learning = [], learning + idle  # a pass of their own would cost more
     return Batch(
         micro_batches=tuple(
-            _micro_batch(run, by_index, weights, needs_gradient=needs_gradient)
-            for (_, needs_gradient), kind in sorted(kinds.items())
+            _micro_batch(run, table, weights, needs_gradient=found is learning)
+            for found in (idle, learning)
+            for kind in split_kinds(found, cost)
             for run in split_rows(kind, max_tokens=max_tokens, pass_tokens=cost.pass_tokens)
         ),
         num_samples=len(samples),
         num_untrained_samples=len(samples) - len(trained),
-        num_trained_tokens=sum(array.trained.size for array in trained),
-        num_effective_tokens=sum(int(np.count_nonzero(values)) for values in effective),
-        num_input_tokens=sum(row.length for row in rows),
-        num_unshared_tokens=sum(array.num_inputs for array in trained),
+        num_trained_tokens=table.size,
+        num_effective_tokens=int(np.count_nonzero(effective)),
+        num_input_tokens=sum(row.length for row in idle + learning),
+        num_unshared_tokens=int(table.num_inputs.sum()),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _SampleArrays:
-    """One sample with the places of its trained tokens."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """All samples end to end [M], and their trained tokens end to end [T], as arrays."""
 
-    index: int
-    sample: Sample
-    tokens: NDArray[np.int64]  # [L]
-    trained: NDArray[np.int64]  # places of the trained tokens, ascending
-    advantages: NDArray[np.float32]  # of the trained tokens
+    tokens: Ints  # [M]
+    begins: Ints  # [N] where each sample begins in `tokens`
+    num_inputs: Ints  # [N] input tokens that are needed: all in front of the last trained one
+    num_trained: Ints  # [N]
+    first: Ints  # [N] where each sample begins among the trained tokens
+    places: Ints  # [T] of a trained token in its sample
+    targets: Ints  # [T]
+    advantages: Floats  # [T]
+    logprobs: Floats  # [T]
+    versions: Ints  # [T]
 
     @classmethod
-    def of(cls, sample: Sample, index: int) -> "_SampleArrays":
-        length = len(sample.tokens)
-        for name, values in (
-            ("loss_mask", sample.loss_mask),
-            ("logprobs", sample.logprobs),
-            ("versions", sample.versions),
-            ("advantages", sample.advantages),
-        ):
-            if len(values) != length:
+    def of(cls, samples: Sequence[Sample]) -> "_Table":
+        """Check the shapes of every sample and put them end to end."""
+        lengths = np.array([len(sample.tokens) for sample in samples], dtype=np.int64)
+        for name in ("loss_mask", "logprobs", "versions", "advantages"):
+            found = [len(getattr(sample, name)) for sample in samples]
+            for index in np.flatnonzero(lengths != found).tolist():
                 raise DataError(
-                    f"sample {index} of group {sample.group} has {length} tokens and"
-                    f" {len(values)} {name}; every tuple needs one entry per token."
+                    f"sample {index} of group {samples[index].group} has {lengths[index]} tokens"
+                    f" and {found[index]} {name}; every tuple needs one entry per token."
                 )
-        trained = np.flatnonzero(np.asarray(sample.loss_mask, dtype=bool))
-        if trained.size and trained[0] == 0:
+        begins = np.cumsum(lengths) - lengths
+        mask = _joined(samples, lambda sample: sample.loss_mask, np.bool_)
+        filled = np.flatnonzero(lengths > 0)
+        for index in filled[mask[begins[filled]]].tolist():
             raise DataError(
-                f"sample {index} of group {sample.group} trains its first token, which nothing"
-                " predicts; start loss_mask with False."
+                f"sample {index} of group {samples[index].group} trains its first token, which"
+                " nothing predicts; start loss_mask with False."
             )
-        tokens = np.asarray(sample.tokens, dtype=np.int64)
-        return cls(index, sample, tokens, trained, _taken(sample.advantages, trained))
-
-    @property
-    def num_inputs(self) -> int:
-        """Input tokens that are needed: everything in front of the last trained token."""
-        return int(self.trained[-1])
-
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        return self.sample.tokens[: self.sample.num_prompt_tokens]
-
-
-def _rows(arrays: Sequence[_SampleArrays], *, max_tokens: int, cost: ModelCost | None) -> list[Row]:
-    """Rows of all samples; siblings are joined only if their prompts are the same ids."""
-    if cost is None:
-        return [Row((array.index,), array.num_inputs) for array in arrays]
-    families: dict[tuple[int, tuple[int, ...]], list[_SampleArrays]] = {}
-    rows: list[Row] = []
-    for array in arrays:
-        if 1 <= array.sample.num_prompt_tokens <= array.num_inputs:
-            families.setdefault((array.sample.group, array.prompt), []).append(array)
-        else:
-            rows.append(Row((array.index,), array.num_inputs))
-    for (_, prompt), family in families.items():
-        rows += share_rows(
-            [array.index for array in family],
-            [array.num_inputs for array in family],
-            num_prompt_tokens=len(prompt),
-            cost=cost,
-            max_tokens=max_tokens,
+        where = np.flatnonzero(mask)
+        owner = np.searchsorted(begins, where, side="right") - 1
+        # An empty sample begins where the next one does; the rightmost of these has the token.
+        num_trained = np.bincount(owner, minlength=len(samples)).astype(np.int64)
+        places = where - begins[owner]
+        num_inputs = np.zeros(len(samples), dtype=np.int64)
+        num_inputs[owner] = places  # ascending, so the last one stays
+        tokens = _joined(samples, lambda sample: sample.tokens, np.int64)
+        return cls(
+            tokens=tokens,
+            begins=begins,
+            num_inputs=num_inputs,
+            num_trained=num_trained,
+            first=np.cumsum(num_trained) - num_trained,
+            places=places,
+            targets=tokens[where],
+            advantages=_joined(samples, lambda sample: sample.advantages, np.float32)[where],
+            logprobs=_joined(samples, lambda sample: sample.logprobs, np.float32)[where],
+            versions=_joined(samples, lambda sample: sample.versions, np.int64)[where],
         )
-    return rows
+
+    @property
+    def size(self) -> int:
+        """Trained tokens of all samples."""
+        return len(self.places)
+
+    def order(self, indices: Ints) -> list[int]:
+        """`indices` in the lexicographic order of the samples' input tokens."""
+        keys = {i: self.inputs(i).astype(">i4").tobytes() for i in indices.tolist()}
+        return sorted(keys, key=lambda index: (keys[index], index))
+
+    def inputs(self, index: int) -> Ints:
+        """The input tokens of one sample."""
+        return self.tokens[self.begins[index] : self.begins[index] + self.num_inputs[index]]
+
+    def trained(self, members: Sequence[int]) -> Ints:
+        """The trained tokens of several samples, end to end, as places in [T]."""
+        counts = self.num_trained[list(members)]
+        skipped = np.cumsum(counts) - counts
+        starts = np.repeat(self.first[list(members)] - skipped, counts)
+        return starts + np.arange(len(starts))
 
 
-def _weights(
-    arrays: Sequence[_SampleArrays], aggregation: Aggregation
-) -> dict[int, NDArray[np.float32]]:
-    """Per sample the weights of its trained tokens."""
-    if not arrays:
-        return {}
-    counts = [array.trained.size for array in arrays]
-    sample_index = np.repeat([array.index for array in arrays], counts)
-    weights = token_weights(torch.from_numpy(sample_index), aggregation)
-    parts = np.split(weights.to(torch.float32).numpy(), np.cumsum(counts)[:-1])
-    return {array.index: part for array, part in zip(arrays, parts, strict=True)}
+def _joined(
+    samples: Sequence[Sample],
+    of: Callable[[Sample], Sequence[int] | Sequence[float] | Sequence[bool]],
+    dtype: type[Scalar],
+) -> NDArray[Scalar]:
+    """One field of all samples, end to end."""
+    return np.fromiter(itertools.chain.from_iterable(map(of, samples)), dtype=dtype)
+
+
+def _learning(samples: Sequence[Sample], table: _Table, effective: NDArray[np.bool_]) -> list[bool]:
+    """Per sample, whether its group has a token that the objective can learn from."""
+    owner = np.repeat(np.arange(len(samples)), table.num_trained)
+    groups = {samples[index].group for index in np.unique(owner[effective]).tolist()}
+    return [sample.group in groups for sample in samples]
+
+
+def _rows(
+    table: _Table, ordered: Sequence[int], *, max_tokens: int, cost: ModelCost | None
+) -> list[Row]:
+    """Rows of the samples `ordered`, which stand in lexicographic order."""
+    window = cost.max_shared_tokens if cost is not None else 0
+    joined = [i for i in ordered if window is None or table.num_inputs[i] <= window]
+    alone = [i for i in ordered if window is not None and table.num_inputs[i] > window]
+    rows = [Row((index,), int(table.num_inputs[index])) for index in alone]
+    if cost is None or not joined:
+        return rows
+    inputs = [table.inputs(index) for index in joined]
+    commons = [0, *itertools.starmap(_common, itertools.pairwise(inputs))]
+    lengths = table.num_inputs[joined]
+    return rows + tree_rows(
+        joined, lengths, np.array(commons, dtype=np.int64), cost=cost, max_tokens=max_tokens
+    )
+
+
+def _common(first: Ints, second: Ints) -> int:
+    """How many tokens both have in common at their beginnings."""
+    shorter = min(len(first), len(second))
+    unequal = first[:shorter] != second[:shorter]
+    place = int(unequal.argmax())
+    return place if unequal[place] else shorter
+
+
+def _weights(table: _Table, aggregation: Aggregation) -> Floats:
+    """The weight [T] of every trained token."""
+    owner = np.repeat(np.arange(len(table.num_trained)), table.num_trained)
+    if not owner.size:
+        return np.zeros(0, dtype=np.float32)
+    return token_weights(torch.from_numpy(owner), aggregation).to(torch.float32).numpy()
 
 
 def _micro_batch(
-    rows: Sequence[Row],
-    arrays: dict[int, _SampleArrays],
-    weights: dict[int, NDArray[np.float32]],
-    *,
-    needs_gradient: bool,
+    rows: Sequence[Row], table: _Table, weights: Floats, *, needs_gradient: bool
 ) -> MicroBatch:
+    is_shared = any(row.is_shared for row in rows)
     shape = (len(rows), max(row.length for row in rows))
-    is_shared = rows[0].is_shared
     tokens = np.zeros(shape, dtype=np.int64)
     positions = np.zeros(shape, dtype=np.int64)
-    segments = np.full(shape, PADDING, dtype=np.int64)
-    columns: list[NDArray[np.int64]] = []
-    members: list[_SampleArrays] = []
-    for r, row in enumerate(rows):
-        family = [arrays[index] for index in row.members]
-        prompt = family[0].sample.num_prompt_tokens if row.is_shared else family[0].num_inputs
-        tokens[r, :prompt] = family[0].tokens[:prompt]
-        positions[r, :prompt] = np.arange(prompt)
-        segments[r, :prompt] = 0
-        begin = prompt
-        for segment, array in enumerate(family, start=1):
-            end = begin + array.num_inputs - prompt
-            tokens[r, begin:end] = array.tokens[prompt : array.num_inputs]
-            positions[r, begin:end] = np.arange(prompt, array.num_inputs)
-            segments[r, begin:end] = segment
-            before = array.trained - 1  # the token that predicts it
-            columns.append(np.where(before < prompt, before, before - prompt + begin))
-            begin = end
-        members += family
+    ends = np.full(shape, shape[1], dtype=np.int64)
+    columns = [_lay_out(row, table, tokens[r], positions[r], ends[r]) for r, row in enumerate(rows)]
+    members = [member for row in rows for member in row.members]
+    trained = table.trained(members)
+    counts = table.num_trained[members]
+    widths = [sum(table.num_trained[list(row.members)].tolist()) for row in rows]
+    where = np.repeat(np.arange(len(rows)), widths), np.concatenate(columns)
+    targets, predictions = table.targets[trained], None
+    if is_shared:
+        first, predictions = _equal(where, targets, shape[1])
+        where, targets = (where[0][first], where[1][first]), targets[first]
     return MicroBatch(
         tokens=torch.from_numpy(tokens),
         positions=torch.from_numpy(positions) if is_shared else None,
-        segments=torch.from_numpy(segments) if is_shared else None,
-        rows=_flat(
-            [
-                np.full(arrays[index].trained.size, r, dtype=np.int64)
-                for r, row in enumerate(rows)
-                for index in row.members
-            ]
-        ),
-        columns=_flat(columns),
-        targets=_flat([array.tokens[array.trained] for array in members]),
-        advantages=_flat([array.advantages for array in members]),
-        rollout_logprobs=_flat([_taken(a.sample.logprobs, a.trained) for a in members]),
-        weights=_flat([weights[array.index] for array in members]),
-        sample_index=_flat([np.full(a.trained.size, a.index, dtype=np.int64) for a in members]),
-        versions=_flat([np.asarray(a.sample.versions, np.int64)[a.trained] for a in members]),
+        ends=torch.from_numpy(ends) if is_shared else None,
+        rows=torch.from_numpy(where[0]),
+        columns=torch.from_numpy(where[1]),
+        targets=torch.from_numpy(targets),
+        predictions=None if predictions is None else torch.from_numpy(predictions),
+        advantages=torch.from_numpy(table.advantages[trained]),
+        rollout_logprobs=torch.from_numpy(table.logprobs[trained]),
+        weights=torch.from_numpy(weights[trained]),
+        sample_index=torch.from_numpy(np.repeat(members, counts)),
+        versions=torch.from_numpy(table.versions[trained]),
         needs_gradient=needs_gradient,
     )
 
 
-def _taken(values: Sequence[float], places: NDArray[np.int64]) -> NDArray[np.float32]:
-    return np.asarray(values, dtype=np.float32)[places]
+def _lay_out(row: Row, table: _Table, tokens: Ints, positions: Ints, ends: Ints) -> Ints:
+    """Fill one row [L]; returns the columns that predict its trained tokens, member by member."""
+    lengths = table.num_inputs[list(row.members)]
+    path = np.zeros(int(lengths.max()), dtype=np.int64)  # column of each depth, now
+    columns: list[Ints] = []
+    begin = depth = 0
+    for member, length, common in zip(row.members, lengths.tolist(), row.commons, strict=True):
+        ends[path[common:depth]] = begin  # the branches that are left
+        end = begin + length - common
+        path[common:length] = np.arange(begin, end)
+        tokens[begin:end] = table.inputs(member)[common:]
+        positions[begin:end] = np.arange(common, length)
+        start = table.first[member]
+        columns.append(path[table.places[start : start + table.num_trained[member]] - 1])
+        begin, depth = end, length
+    return np.concatenate(columns)
 
 
-def _flat(
-    parts: Sequence[NDArray[np.int64]] | Sequence[NDArray[np.float32]],
-) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts))
+def _equal(where: tuple[Ints, Ints], targets: Ints, width: int) -> tuple[Ints, Ints]:
+    """Equal predictions once: the first of each, and which one every trained token is."""
+    spread = int(targets.max()) + 1
+    keys = (where[0] * width + where[1]) * spread + targets
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    return first, inverse.astype(np.int64)

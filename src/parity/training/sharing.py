@@ -1,4 +1,4 @@
-"""Whether a model computes siblings behind one prompt as it computes them alone.
+"""Whether a model computes the branches of a tree as it computes samples alone.
 
 Used once per run by `trainer.py`, before the first shared row. A model whose attention
 ignores or refuses an explicit mask, or that carries state along the row (recurrent layers),
@@ -16,6 +16,7 @@ from parity.types import NO_VERSION, Sample
 FLOAT32_TOLERANCE = 1e-3  # of log-probs in nats, and of outputs relative to the largest
 LOW_PRECISION_TOLERANCE = 5e-2
 RESPONSES = (5, 1, 7)  # tokens of the probe's siblings
+IN_COMMON = 3  # of these, where they have as many
 PROMPT_TOKENS = 6
 
 
@@ -42,13 +43,14 @@ def sharing_fault(scorer: Scorer, *, is_low_precision: bool, device: torch.devic
 
 
 def _probe(scorer: Scorer) -> list[Sample]:
-    """Siblings with different answers to one prompt."""
+    """Siblings whose answers to one prompt begin alike and then part."""
     vocabulary = vocab_size(scorer.model.config)
     ids = probe_tokens(PROMPT_TOKENS + sum(RESPONSES), vocabulary=vocabulary).tolist()
     prompt, rest = ids[:PROMPT_TOKENS], ids[PROMPT_TOKENS:]
     samples: list[Sample] = []
+    common = rest[:IN_COMMON]
     for count in RESPONSES:
-        tokens = (*prompt, *rest[:count])
+        tokens = (*prompt, *common[:count], *rest[IN_COMMON:count])
         rest = rest[count:]
         samples.append(
             Sample(
@@ -58,7 +60,6 @@ def _probe(scorer: Scorer) -> list[Sample]:
                 logprobs=(0.0,) * len(tokens),
                 versions=(NO_VERSION,) * len(tokens),
                 advantages=(1.0,) * len(tokens),
-                num_prompt_tokens=PROMPT_TOKENS,
             )
         )
     return samples
@@ -82,6 +83,6 @@ def _scores(
     with torch.no_grad():
         parts = [part.to(device) for part in batch.micro_batches]
         logprobs = torch.cat([scorer(part).logprobs for part in parts])
-        outputs = torch.cat([scorer.outputs(part) for part in parts]).float()
+        outputs = torch.cat([part.per_token(scorer.outputs(part)) for part in parts]).float()
     order = torch.cat([part.sample_index for part in parts]).argsort(stable=True)
     return logprobs[order], outputs[order]

@@ -10,49 +10,73 @@ from parity.errors import DataError
 from parity.training.packing import pack
 
 
-def packed(samples, *, sharing=True, max_tokens=10_000, aggregation="token_mean", **settings):
+def packed(
+    samples,
+    *,
+    sharing=True,
+    max_tokens=10_000,
+    aggregation="token_mean",
+    cost=FREE_ATTENTION,
+    **settings,
+):
     return pack(
         samples,
         aggregation=aggregation,
         max_tokens=max_tokens,
         prefix_sharing=sharing,
-        cost=FREE_ATTENTION,
+        cost=cost,
         **settings,
     )
 
 
-def test_a_shared_row_holds_the_prompt_once_and_restarts_positions():
-    samples = [sample([1, 2, 3], [4, 5, 6]), sample([1, 2, 3], [7, 8]), sample([1, 2, 3], [9])]
+def test_a_shared_row_holds_every_beginning_once_and_positions_are_depths():
+    samples = [
+        sample([1, 2, 3], [4, 5, 6]),
+        sample([1, 2, 3], [7, 8]),
+        sample([1, 2, 3], [4, 9]),
+        sample([1, 2, 3], [4, 5, 6]),
+        sample([1, 6], [9, 9]),
+    ]
     (part,) = packed(samples).micro_batches
-    assert part.tokens.tolist() == [[1, 2, 3, 4, 5, 7]]  # last tokens are targets only
-    assert part.positions.tolist() == [[0, 1, 2, 3, 4, 3]]
-    assert part.segments.tolist() == [[0, 0, 0, 1, 1, 2]]
-    assert part.targets.tolist() == [4, 5, 6, 7, 8, 9]
-    assert part.columns.tolist() == [2, 3, 4, 2, 5, 2]
-    assert part.sample_index.tolist() == [0, 0, 0, 1, 1, 2]
+    # Last tokens are targets only: the inputs are 123 45, 123 7, 123 4, 123 45 and 16 9.
+    assert part.sample_index.tolist() == [2, 2, 0, 0, 0, 3, 3, 3, 1, 1, 4, 4]
+    assert part.tokens.tolist() == [[1, 2, 3, 4, 5, 7, 6, 9]]
+    assert part.positions.tolist() == [[0, 1, 2, 3, 4, 3, 1, 2]]
+    assert part.ends.tolist() == [[8, 6, 6, 5, 5, 6, 8, 8]]
+    scored = list(zip(part.columns.tolist(), part.targets.tolist(), strict=True))
+    assert sorted(scored) == [(2, 4), (2, 7), (3, 5), (3, 9), (4, 6), (5, 8), (6, 9), (7, 9)]
+    by_token = [scored[u] for u in part.predictions.tolist()]
+    assert by_token[:2] == [(2, 4), (3, 9)]  # sample 2
+    assert by_token[2:5] == by_token[5:8] == [(2, 4), (3, 5), (4, 6)]  # samples 0 and 3
+    assert by_token[8:10] == [(2, 7), (5, 8)]  # sample 1
+    assert by_token[10:] == [(6, 9), (7, 9)]  # sample 4
 
 
-def test_a_sibling_sees_the_prompt_and_itself_only():
-    samples = [sample([1, 2], [3, 4]), sample([1, 2], [5, 6, 7])]
+def test_a_column_sees_its_own_branch_only():
+    samples = [sample([1, 2], [3, 4, 9]), sample([1, 2], [5, 6, 7]), sample([1, 2], [3, 6, 9])]
     (part,) = packed(samples).micro_batches
+    assert part.tokens.tolist() == [[1, 2, 3, 4, 6, 5, 6]]
     seen = part.attention_mask()[0, 0].int().tolist()
     assert seen == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [1, 1, 0, 1, 0],
-        [1, 1, 0, 1, 1],
+        [1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 1, 0, 0],
+        [1, 1, 0, 0, 0, 1, 0],
+        [1, 1, 0, 0, 0, 1, 1],
     ]
 
 
 def test_padding_is_seen_by_nothing_and_sees_something():
     samples = [
-        *(sample([1, 2], [3, 4, 5], group=0) for _ in range(2)),
-        *(sample([1], [3, 4], group=1) for _ in range(2)),
+        *(sample([1, 2], [n, 4, 5], group=0) for n in range(2)),
+        *(sample([7], [n, 4], group=1) for n in range(2)),
     ]
     (part,) = packed(samples).micro_batches
-    mask, is_padding = part.attention_mask()[:, 0], part.segments == -1
-    assert is_padding.any()
+    mask, is_padding = part.attention_mask()[:, 0], torch.zeros(2, 6, dtype=torch.bool)
+    is_padding[1, 3:] = True
+    assert part.tokens.tolist()[1] == [7, 0, 1, 0, 0, 0]
     assert mask.any(dim=2).all()
     assert not (mask & is_padding[:, None, :] & ~is_padding[:, :, None]).any()
 
@@ -64,7 +88,7 @@ def test_plain_rows_have_neither_mask_nor_positions():
         assert part.attention_mask() is None
 
 
-def test_different_prompts_and_different_groups_are_never_shared():
+def test_what_different_prompts_and_groups_have_in_common_is_shared_too():
     prompt = list(range(10))
     samples = [
         sample(prompt, [1, 2], group=0),
@@ -72,8 +96,8 @@ def test_different_prompts_and_different_groups_are_never_shared():
         sample(prompt, [1, 2], group=1),
     ]
     batch = packed(samples)
-    assert all(part.segments is None for part in batch.micro_batches)
-    assert batch.shared_share == 0.0
+    assert batch.num_input_tokens == 9 + 2 + 2
+    assert batch.num_unshared_tokens == 33
 
 
 def test_every_field_follows_its_token():
@@ -82,12 +106,12 @@ def test_every_field_follows_its_token():
         batch = packed(samples, sharing=sharing, max_tokens=40)
         seen = 0
         for part in batch.micro_batches:
-            for t in range(len(part.targets)):
+            chosen = [part.per_token(v).tolist() for v in (part.rows, part.columns, part.targets)]
+            for t, (row, column, target) in enumerate(zip(*chosen, strict=True)):
                 one = samples[int(part.sample_index[t])]
                 rank = int((part.sample_index[:t] == part.sample_index[t]).sum())
                 place = [i for i, trained in enumerate(one.loss_mask) if trained][rank]
-                row, column = int(part.rows[t]), int(part.columns[t])
-                assert int(part.targets[t]) == one.tokens[place]
+                assert target == one.tokens[place]
                 assert int(part.tokens[row, column]) == one.tokens[place - 1]
                 assert float(part.advantages[t]) == pytest.approx(one.advantages[place])
                 assert float(part.rollout_logprobs[t]) == pytest.approx(one.logprobs[place])
@@ -135,6 +159,10 @@ def test_samples_without_advantage_get_micro_batches_without_gradient():
     samples = [sample([1, 2, 3], [4, 5]), sample([1, 2, 4], [6], advantage=0.0, group=1)]
     assert all(part.needs_gradient for part in packed(samples).micro_batches)
     batch = packed(samples, skips_zero_advantage=True)
+    (part,) = batch.micro_batches
+    assert part.needs_gradient  # so few without advantage aren't worth a pass
+    dear = dataclasses.replace(FREE_ATTENTION, pass_tokens=0)
+    batch = packed(samples, skips_zero_advantage=True, cost=dear)
     found = {part.sample_index[0].item(): part.needs_gradient for part in batch.micro_batches}
     assert found == {0: True, 1: False}
     assert batch.num_trained_tokens == 3
@@ -168,8 +196,8 @@ def test_a_prompt_that_is_trained_is_right_in_a_shared_row():
     one = dataclasses.replace(sample([1, 2, 3], [4, 5]), loss_mask=(False, True, False, True, True))
     two = sample([1, 2, 3], [6])
     (part,) = packed([one, two]).micro_batches
-    assert part.targets.tolist() == [2, 4, 5, 6]
-    assert part.columns.tolist() == [0, 2, 3, 2]
+    assert part.per_token(part.targets).tolist() == [6, 2, 4, 5]
+    assert part.per_token(part.columns).tolist() == [2, 0, 2, 3]
 
 
 def test_moving_keeps_every_field():

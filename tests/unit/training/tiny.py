@@ -32,6 +32,7 @@ from parity.types import Sample
 
 VOCABULARY = 40
 CPU = torch.device("cpu")
+BRANCHES = 3  # tokens that answers are made of, so that siblings often begin alike
 FREE_ATTENTION = ModelCost(token_flops=1.0, pair_flops=0.0)
 
 
@@ -77,7 +78,6 @@ def sample(
         logprobs=(0.0,) * len(prompt) + (logprob,) * len(response),
         versions=(0,) * length,
         advantages=(advantage,) * length,
-        num_prompt_tokens=len(prompt),
     )
 
 
@@ -89,7 +89,7 @@ def ragged_samples(
     for group in range(num_groups):
         prompt = [generator.randrange(VOCABULARY) for _ in range(generator.randint(2, 14))]
         for _ in range(group_size):
-            response = [generator.randrange(VOCABULARY) for _ in range(generator.randint(1, 7))]
+            response = [generator.randrange(BRANCHES) for _ in range(generator.randint(1, 7))]
             mask = [generator.random() < 0.6 for _ in response] if has_holes else None
             samples.append(
                 sample(
