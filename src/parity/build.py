@@ -25,6 +25,7 @@ from parity.errors import CheckpointError
 from parity.folder import RunFolder
 from parity.observe.advice import Advisor
 from parity.observe.dashboard.display import Display
+from parity.observe.later import Later
 from parity.observe.timer import GENERATE, PhaseTimer
 from parity.observe.tracking import Trackers
 from parity.parts import Parts, load, open_parts
@@ -96,6 +97,7 @@ class Run:
     progress: Progress
     advantage: Callable[[torch.Tensor], torch.Tensor]
     advisor: Advisor
+    reports: Later = field(default_factory=Later)
     started: float = field(default_factory=time.monotonic)
     saved_step: int | None = None  # of the newest checkpoint that this process wrote or read
     is_stopping: bool = False

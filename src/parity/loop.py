@@ -9,8 +9,9 @@ publish    a version live in the engines  the trainer's step; with in_flight=fin
 Slots of trained groups are given back when the weights trained on them are live, so with
 `max_lag = 0` generating and training alternate, and with more they overlap. Evaluation and
 checkpoints happen between a publication and that release: on one version, with nothing of
-the next step begun in synchronous mode. A step is reported before it is saved, so that a run
-killed in between takes and reports the step again, and no record of a saved step is missing.
+the next step begun in synchronous mode. A step is reported while the next one computes, but
+before it is saved: a run killed in between takes and reports the step again, and no record of
+a saved step is missing.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from parity.build import Run
 from parity.errors import DeadlineError
@@ -37,8 +39,11 @@ async def train(run: Run) -> None:
         await evaluate(run)
     run.started = time.monotonic()
     async with generation(run):
-        while run.trainer.step_index < run.config.steps and not run.should_stop():
-            await one_step(run)
+        try:
+            while run.trainer.step_index < run.config.steps and not run.should_stop():
+                await one_step(run)
+        finally:
+            run.reports.now()
     if run.progress.last_eval_step != run.trainer.step_index:
         await evaluate(run)
 
@@ -116,6 +121,7 @@ async def between(run: Run, step: int) -> None:
 
 async def evaluate(run: Run) -> Evaluation:
     """Evaluate the live weights and remember the first and the last result."""
+    run.reports.now()
     run.display.activity("evaluating")
     with run.timer.phase("eval"):
         evaluation = await run.parts.evaluator.run()
@@ -137,6 +143,7 @@ async def evaluate(run: Run) -> Evaluation:
 
 async def checkpoint(run: Run) -> None:
     """Save everything that a resumed run needs."""
+    run.reports.now()
     run.display.activity("saving a checkpoint")
     with run.timer.phase("checkpoint"):
         state = run.state()
@@ -147,7 +154,7 @@ async def checkpoint(run: Run) -> None:
 
 
 def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, float]) -> None:
-    """Report the step."""
+    """Report the step: counted now, written while the next one computes."""
     counts = run.buffer.counts
     counts.check()
     metrics |= report.metrics
@@ -161,8 +168,13 @@ def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, 
         "rollout/dropped_groups": run.newly_dropped(counts),
         "publish/version": run.progress.version,
     }
-    run.trackers.log(report.step, metrics)
-    run.display.step(report.step, metrics)
+    run.reports.do(partial(tell, run, report.step, metrics))
+
+
+def tell(run: Run, step: int, metrics: dict[str, float]) -> None:
+    """Write a step's metrics to the trackers and on the screen."""
+    run.trackers.log(step, metrics)
+    run.display.step(step, metrics)
     for sentence in run.advisor(metrics):
         run.display.message(sentence)
 

@@ -6,16 +6,15 @@ sibling makes the group a function of weights, run seed and group index alone.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
-
-import numpy
 
 from parity.errors import TrainingError
 from parity.rollouts.buffer import NO_SCORED_EPISODE, Dropped
 from parity.rollouts.config import RolloutsConfig, SamplingConfig
 from parity.rollouts.generation import Generation
+from parity.rollouts.seeds import sampling_seed
 from parity.types import (
     NO_VERSION,
     Answer,
@@ -67,15 +66,16 @@ class EpisodeSetup:
     stop_token_ids: tuple[int, ...]
     seed: int
 
-    def sampling_of(self, *, group: int, sibling: int, temperature: float) -> Sampling:
+    def sampling_of(
+        self, *, group: int, sibling: int, temperature: float, attempt: int = 0
+    ) -> Sampling:
         """The sampling of one sibling, with a seed of its own."""
-        words = numpy.random.SeedSequence([self.seed, group, sibling])
         return Sampling(
             max_new_tokens=self.sampling.max_new_tokens,
             temperature=temperature,
             top_p=self.sampling.top_p,
             top_k=self.sampling.top_k,
-            seed=int(words.generate_state(1, numpy.uint64)[0]) >> 1,
+            seed=sampling_seed(self.seed, task=group, sibling=sibling, attempt=attempt),
             stop=self.sampling.stop,
             stop_token_ids=self.stop_token_ids,
         )
@@ -93,9 +93,7 @@ class GroupRunner:
 
     async def run(self, task: Task, index: int) -> Group | Dropped:
         """The group of `task`; Dropped where it can't teach anything and the config says so."""
-        completions = await asyncio.gather(
-            *(self._complete(task, index, n) for n in range(self._rollouts.group_size))
-        )
+        completions = await self._completions(task, index)
         episodes = await grade_episodes(
             [
                 episode_of(task, f"{index}/{n}", completion, self._setup.decode)
@@ -114,18 +112,45 @@ class GroupRunner:
             return Dropped(index, "zero_spread")
         return group
 
-    async def _complete(self, task: Task, index: int, sibling: int) -> Completion:
+    async def _completions(self, task: Task, index: int) -> list[Completion]:
+        """One per sibling; they begin together, so one time limit is that of each."""
+        siblings = range(self._rollouts.group_size)
+        found: dict[int, Completion] = {}
+        for attempt in range(self._rollouts.max_retries + 1):
+            missing = [n for n in siblings if n not in found]
+            if not missing:
+                break
+            found |= await self._tried({n: self._request(task, index, n, attempt) for n in missing})
+        return [found.get(n, Completion((), (), (), "abort")) for n in siblings]
+
+    def _request(
+        self, task: Task, index: int, sibling: int, attempt: int
+    ) -> Coroutine[None, None, Completion]:
         sampling = self._setup.sampling_of(
-            group=index, sibling=sibling, temperature=self._setup.sampling.temperature
+            group=index,
+            sibling=sibling,
+            attempt=attempt,
+            temperature=self._setup.sampling.temperature,
         )
-        timeout_s = self._rollouts.episode_timeout_s
-        for _ in range(self._rollouts.max_retries + 1):
-            try:
-                async with asyncio.timeout(timeout_s):
-                    return await self._setup.generation.generate(task.tokens, sampling)
-            except TimeoutError:
-                continue
-        return Completion((), (), (), "abort")
+        return self._setup.generation.generate(task.tokens, sampling)
+
+    async def _tried(
+        self, requests: Mapping[int, Coroutine[None, None, Completion]]
+    ) -> dict[int, Completion]:
+        """What came within the time limit; the others are ended."""
+        tries = {n: asyncio.create_task(request) for n, request in requests.items()}
+        try:
+            _, late = await asyncio.wait(
+                tries.values(),
+                timeout=self._rollouts.episode_timeout_s,
+                return_when=asyncio.FIRST_EXCEPTION,
+            )
+        finally:
+            for one in tries.values():
+                one.cancel()
+        if late:
+            await asyncio.wait(late)
+        return {n: one.result() for n, one in tries.items() if not one.cancelled()}
 
     def _count(self, episodes: Sequence[Episode]) -> None:
         failures = [e.reward.reason for e in episodes if isinstance(e.reward, GraderFailure)]
