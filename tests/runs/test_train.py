@@ -78,23 +78,23 @@ async def with_run(
 
 @pytest.mark.parametrize("max_lag", [0, 1])
 def test_a_run_learns_and_leaves_a_whole_folder(config_of: ConfigOf, max_lag: int) -> None:
-    config = config_of("steps=12", f"rollouts.max_lag={max_lag}", "optimizer.lr=5e-3")
+    config = config_of("steps=24", f"rollouts.max_lag={max_lag}", "optimizer.lr=1e-2")
     folder = train(config, "learns")
     steps = rows(folder)
-    assert [row["step"] for row in steps] == list(range(1, 13))
+    assert [row["step"] for row in steps] == list(range(1, 25))
     early = sum(row["rollout/raw_reward"] for row in steps[:3]) / 3
     late = sum(row["rollout/raw_reward"] for row in steps[-3:]) / 3
-    assert late > early + 0.1, (early, late)
+    assert late > early + 0.2, (early, late)
     summary = Summary.read(folder.path)
-    assert (summary.status, summary.steps) == ("finished", 12)
+    assert (summary.status, summary.steps) == ("finished", 24)
     assert summary.eval_first is not None
     assert summary.train_seconds is not None
     for path in (folder.config_path, folder.log_path, folder.model_dir / "config.json"):
         assert path.is_file(), path
-    assert len(list(folder.episodes_dir.glob("step_*.jsonl"))) == 12
+    assert len(list(folder.episodes_dir.glob("step_*.jsonl"))) == 24
     assert max(row["rollout/lag_max"] for row in steps) == max_lag
     mismatch = max(row["train/train_rollout_logprob_abs_diff"] for row in steps)
-    assert mismatch < (1e-4 if max_lag == 0 else 0.5)
+    assert mismatch < (1e-4 if max_lag == 0 else 1.5)
 
 
 def test_two_synchronous_runs_with_one_seed_are_equal_bit_for_bit(config_of: ConfigOf) -> None:
