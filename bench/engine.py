@@ -2,9 +2,12 @@
 
     python bench/engine.py [--threads 2] [--quick] [--json FILE]
 
-One process with pinned threads, a tiny random Qwen3 that is built on the spot, three kinds
+One process with pinned threads, a tiny random Qwen3 that is built on the spot, four kinds
 of work: answers of one length, answers of log-normal length (where transformers.generate has
-to run every batch to its longest answer), and the many short answers of a small RL step.
+to run every batch to its longest answer), the many short answers of a small RL step, and the
+same from a model that is nearly sure of them, so that siblings repeat each other ("siblings").
+`rows` is what an engine computed for a sampled token; the embedded engine decodes one row for
+all siblings whose answers are still equal, and none for a first token.
 Engines take turns, and the best of three repeats counts. Only tokens that were asked for
 count, in all engines. The embedded engine and vLLM give log-probs too, transformers doesn't.
 """
@@ -33,6 +36,7 @@ from parity.types import Sampling
 VOCABULARY = 128
 MAX_LENGTH = 512
 GROUP_SIZE = 8
+PEAKED = 0.05  # temperature at which siblings repeat each other about as in a trained model
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Work:
     batch: int
     prompt_tokens: int
     answer_tokens: tuple[int, ...]  # per request
+    temperature: float = 1.0
 
     def prompts(self, turn: int) -> list[tuple[int, ...]]:
         """Random prompts, each shared by a group of siblings; other ones every turn.
@@ -65,6 +70,7 @@ class Row:
     engine: str
     tokens: int
     repeats_s: list[float] = field(default_factory=list)
+    decoded_rows: int | None = None  # of all decoding passes of one repeat; None: not counted
     note: str = ""
 
     @property
@@ -73,7 +79,7 @@ class Row:
         return self.tokens / min(self.repeats_s) if self.repeats_s else None
 
 
-Runner = Callable[[Work, int], Awaitable[None]]
+Runner = Callable[[Work, int], Awaitable[int | None]]  # the rows that were decoded
 
 
 def tiny_model() -> PreTrainedModel:
@@ -103,11 +109,16 @@ def all_work(*, is_quick: bool) -> list[Work]:
         drawn = np.random.default_rng(2).lognormal(np.log(32), 1.0, size=4 * batch)
         lengths = tuple(np.clip(drawn, 1, 256).astype(int).tolist())
         work.append(Work("log-normal", batch, 16, lengths))
-    return [*work, Work("short answers", 64 if is_quick else 256, 60, (8,) * batches[-1])]
+    short = (8,) * batches[-1]
+    return [
+        *work,
+        Work("short answers", batches[-1], 60, short),
+        Work("siblings", batches[-1], 16, short, temperature=PEAKED),
+    ]
 
 
 def transformers_runner(model: PreTrainedModel) -> Runner:
-    async def run(work: Work, turn: int) -> None:
+    async def run(work: Work, turn: int) -> int | None:
         prompts = work.prompts(turn)
         for start in range(0, len(prompts), work.batch):
             ids = torch.tensor(prompts[start : start + work.batch])
@@ -116,10 +127,12 @@ def transformers_runner(model: PreTrainedModel) -> Runner:
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=True,
+                temperature=work.temperature,
                 top_k=0,
                 max_new_tokens=longest,
                 min_new_tokens=longest,
             )
+        return None
 
     return run
 
@@ -130,7 +143,7 @@ def embedded_runner(
     engines: dict[int, EmbeddedEngine] = {}
     built: list[EmbeddedEngine] = []
 
-    async def run(work: Work, turn: int) -> None:
+    async def run(work: Work, turn: int) -> int | None:
         if work.batch not in engines:
             engines[work.batch] = EmbeddedEngine(
                 model,
@@ -142,12 +155,15 @@ def embedded_runner(
                 threads=threads,
             )
             built.append(engines[work.batch])
+        engine = engines[work.batch]
+        before = engine.stats().decoded_rows or 0
         calls = (
-            engines[work.batch].generate(prompt, Sampling(max_new_tokens=count))
+            engine.generate(prompt, Sampling(max_new_tokens=count, temperature=work.temperature))
             for prompt, count in zip(work.prompts(turn), work.answer_tokens, strict=True)
         )
         completions = await asyncio.gather(*calls)
         assert [len(c.tokens) for c in completions] == list(work.answer_tokens)
+        return (engine.stats().decoded_rows or 0) - before
 
     return run, built
 
@@ -175,15 +191,20 @@ def vllm_runner(model: PreTrainedModel, *, threads: int) -> Runner:
         enforce_eager=True,
     )
 
-    async def run(work: Work, turn: int) -> None:
+    async def run(work: Work, turn: int) -> int | None:
         sampling = [
             vllm.SamplingParams(
-                max_tokens=count, temperature=1.0, ignore_eos=True, logprobs=0, detokenize=False
+                max_tokens=count,
+                temperature=work.temperature,
+                ignore_eos=True,
+                logprobs=0,
+                detokenize=False,
             )
             for count in work.answer_tokens
         ]
         prompts = [{"prompt_token_ids": list(prompt)} for prompt in work.prompts(turn)]
         engine.generate(prompts, sampling, use_tqdm=False)
+        return None
 
     return run
 
@@ -199,7 +220,7 @@ async def measure(runners: dict[str, Runner], work: Sequence[Work], *, repeats: 
         for turn in range(repeats + 1):
             for name, run in runners.items():
                 started = time.perf_counter()
-                await run(item, turn)
+                by_engine[name].decoded_rows = await run(item, turn)
                 if turn > 0:  # the first one warms up
                     by_engine[name].repeats_s.append(time.perf_counter() - started)
     return rows
@@ -207,15 +228,16 @@ async def measure(runners: dict[str, Runner], work: Sequence[Work], *, repeats: 
 
 def table(rows: Sequence[Row]) -> str:
     base = {(r.work, r.batch): r.tokens_per_s for r in rows if r.engine == "transformers"}
-    lines = [f"{'work':15} {'batch':>5} {'engine':18} {'tok/s':>8} {'ratio':>6}"]
+    lines = [f"{'work':15} {'batch':>5} {'engine':18} {'tok/s':>8} {'ratio':>6} {'rows':>5}"]
     for row in rows:
         speed, reference = row.tokens_per_s, base[row.work, row.batch]
         if speed is None or reference is None:
             lines.append(f"{row.work:15} {row.batch:5} {row.engine:18} {row.note:>8}")
         else:
+            rows_of = "" if row.decoded_rows is None else f"{row.decoded_rows / row.tokens:5.2f}"
             lines.append(
                 f"{row.work:15} {row.batch:5} {row.engine:18} {speed:8,.0f} "
-                f"{speed / reference:6.2f}"
+                f"{speed / reference:6.2f} {rows_of}".rstrip()
             )
     return "\n".join(lines)
 

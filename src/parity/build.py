@@ -23,8 +23,11 @@ from parity.config.threads import ThreadPlan
 from parity.engines.engine import Engine
 from parity.errors import CheckpointError
 from parity.folder import RunFolder
+from parity.ledger.ledger import Ledger, Mark
+from parity.ledger.recovery import Recovery, create_ledger, resume_ledger
 from parity.observe.advice import Advisor
 from parity.observe.dashboard.display import Display
+from parity.observe.devices import DeviceMetrics
 from parity.observe.later import Later
 from parity.observe.timer import GENERATE, PhaseTimer
 from parity.observe.tracking import Trackers
@@ -34,13 +37,15 @@ from parity.rollouts.buffer import Buffer, Conservation, Dropped
 from parity.rollouts.dump import EpisodeDump
 from parity.rollouts.generation import Generation
 from parity.rollouts.group import GroupRunner
+from parity.rollouts.issuer import Issuer, Ticket
+from parity.rollouts.length_bias import LengthBias
 from parity.runtime.inline import InlineRuntime
 from parity.runtime.runtime import Runtime
 from parity.tasks.source import TaskSource
 from parity.tasks.stream import TaskStream
 from parity.training.checkpoint import Checkpoint, CheckpointStore
 from parity.training.trainer import Trainer
-from parity.types import Group, Json, Task
+from parity.types import Group, Json
 from parity.weights.direct import DirectTransfer
 from parity.weights.transfer import Transfer, Weights
 
@@ -58,22 +63,18 @@ class Progress:
     last_eval_step: int | None = None
     moved_tokens: int = 0  # prompt and response tokens of trained groups
     train_seconds: float = 0.0  # of earlier processes of this run
-    open_groups: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    lengths: Json = None  # of the groups in the length monitor's window
 
     @classmethod
     def of(cls, state: Mapping[str, Json]) -> "Progress":
         """Read back what `asdict` wrote into a checkpoint."""
-        known = dict(state)
-        pairs = known.pop("open_groups", [])
         try:
-            progress = cls(**known)  # pyright: ignore[reportArgumentType]
-            progress.open_groups = [(int(a), int(b)) for a, b in pairs]  # pyright: ignore
+            return cls(**state)  # pyright: ignore[reportArgumentType]
         except TypeError as error:
             raise CheckpointError(
                 f"the checkpoint's progress can't be read ({error}); it is of another version of "
                 "Parity. Resume with the version that wrote it."
             ) from error
-        return progress
 
 
 @dataclass(kw_only=True)
@@ -86,10 +87,12 @@ class Run:
     trainer: Trainer
     buffer: Buffer
     runner: GroupRunner
+    lengths: LengthBias
     transfer: Transfer
     runtime: Runtime
     checkpoints: CheckpointStore
-    stream: TaskStream
+    ledger: Ledger
+    issuer: Issuer
     timer: PhaseTimer
     trackers: Trackers
     display: Display
@@ -99,12 +102,11 @@ class Run:
     advisor: Advisor
     reports: Later = field(default_factory=Later)
     started: float = field(default_factory=time.monotonic)
+    devices: DeviceMetrics | None = None  # set by whoever knows which devices are the run's
     saved_step: int | None = None  # of the newest checkpoint that this process wrote or read
     is_stopping: bool = False
     is_interrupted: bool = False  # by a signal, not by the clock
     stop_reason: str = "time_limit_s"
-    _again: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    _positions: dict[int, int] = field(default_factory=dict[int, int])  # of open groups
     _busy_s: float = 0.0
     _dropped: int = 0
     _sums: dict[str, float] = field(default_factory=lambda: {"reward": 0.0, "count": 0.0})
@@ -128,28 +130,11 @@ class Run:
             self.is_stopping = True
         return self.is_stopping
 
-    def next_task(self) -> tuple[int, Task]:
-        """The next group's index and task: first those that a killed process left open."""
-        if self._again:
-            index, position = self._again.pop(0)
-            task = self.stream.at(position)
-        else:
-            index = self.progress.next_index
-            task, position = self._draw()
-            self.progress.next_index += 1
-        self._positions[index] = position
-        return index, task
-
-    def _draw(self) -> tuple[Task, int]:
-        """A fresh task, and the position from which it can be drawn again."""
-        task = next(self.stream)
-        return task, self.stream.position - 1
-
-    async def run_group(self, task: Task, index: int) -> Group | Dropped:
+    async def run_group(self, ticket: Ticket) -> Group | Dropped:
         """One group; its rewards are shown as soon as they exist."""
-        outcome = await self.runner.run(task, index)
-        if isinstance(outcome, Dropped):
-            self._positions.pop(index, None)
+        outcome = await self.runner.run(
+            ticket.task, ticket.index, attempt=ticket.attempt, recorded=ticket.recorded
+        )
         if isinstance(outcome, Group) and self.trainer.step_index == 0:
             values = [value for value in outcome.rewards if value is not None]
             self._sums["reward"] += sum(values)
@@ -165,13 +150,13 @@ class Run:
 
     def state(self) -> dict[str, Json]:
         """What a checkpoint says beside weights and optimizer."""
-        self.progress.open_groups = [*sorted(self._positions.items()), *self._again]
+        self.progress.lengths = self.lengths.state()
         progress = asdict(self.progress)
         progress["train_seconds"] = self.train_seconds
-        progress["open_groups"] = [list(pair) for pair in self.progress.open_groups]
+        mark = self.ledger.mark(version=self.progress.version, task_position=self.issuer.position)
         return {
             "progress": progress,
-            "position": self.stream.position,
+            "ledger": mark.as_json(),
             "tasks": fingerprint(*self.parts.train_tasks),
         }
 
@@ -201,10 +186,16 @@ class Run:
             metrics["time/tokens_per_s"] = (sampled + prompts) / times.elapsed_s
         return metrics
 
-    def forget(self, groups: list[Group]) -> None:
-        """Trained groups are not open any more, so no checkpoint from now on holds them."""
-        for group in groups:
-            self._positions.pop(group.index, None)
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a run begins."""
+
+    checkpoint: Checkpoint | None = None  # None: at step 0
+    reuses_groups: bool = True  # recorded groups that fit the lag bound may be trained
+
+
+BEGINNING = Start()
 
 
 @asynccontextmanager
@@ -216,10 +207,13 @@ async def open_run(
     threads: ThreadPlan,
     display: Display,
     trackers: Trackers,
-    checkpoint: Checkpoint | None = None,
+    start: Start = BEGINNING,
 ) -> AsyncGenerator[Run]:
-    """A wired training run, at the beginning or at `checkpoint`."""
+    """A wired training run, at the beginning or where `start` says."""
     async with AsyncExitStack() as stack:
+        checkpoint = start.checkpoint
+        ledger, recovery = open_ledger(config, folder, checkpoint)
+        stack.enter_context(ledger)
         runtime = InlineRuntime(trainer_threads=threads.trainer)
         stack.push_async_callback(runtime.close)
         device = platform.device(0)
@@ -229,11 +223,9 @@ async def open_run(
             functools.partial(make_trainer, config, model, device=device)
         )
         progress = Progress()
-        position = 0
         if checkpoint is not None:
             await runtime.in_trainer(lambda: trainer.load(checkpoint.path))
             progress = Progress.of(_mapping(checkpoint.state["progress"]))
-            position = int(str(checkpoint.state["position"]))
         parts = await stack.enter_async_context(
             open_parts(
                 config,
@@ -253,12 +245,30 @@ async def open_run(
             folder=folder,
             trainer=trainer,
             runtime=runtime,
+            ledger=ledger,
+            recovery=recovery,
+            reuses=start.reuses_groups,
             progress=progress,
-            position=position,
             display=display,
             trackers=trackers,
             dump=dump,
         )
+
+
+def open_ledger(
+    config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint | None
+) -> tuple[Ledger, Recovery | None]:
+    """A new ledger, or the one of the run that goes on at `checkpoint`."""
+    max_lag = config.rollouts.max_lag
+    if checkpoint is None:
+        return create_ledger(folder.ledger_dir, max_lag=max_lag, config=config.ledger), None
+    if "ledger" not in checkpoint.state:
+        raise CheckpointError(
+            f"{checkpoint.path} is of a version of Parity that kept no ledger; resume with that"
+            " version, or start a new run from its weights (model.path)."
+        )
+    mark = Mark.of(checkpoint.state["ledger"])
+    return resume_ledger(folder.ledger_dir, mark, max_lag=max_lag, config=config.ledger)
 
 
 def warn_of_other_tasks(parts: Parts, state: Mapping[str, Json]) -> None:
@@ -280,8 +290,10 @@ def wire(  # noqa: PLR0913 (the parts that open_run started, each once)
     folder: RunFolder,
     trainer: Trainer,
     runtime: Runtime,
+    ledger: Ledger,
+    recovery: Recovery | None,
+    reuses: bool,
     progress: Progress,
-    position: int,
     display: Display,
     trackers: Trackers,
     dump: EpisodeDump,
@@ -290,24 +302,35 @@ def wire(  # noqa: PLR0913 (the parts that open_run started, each once)
     source, train_range = parts.train_tasks
     advantage = load_advantage(config.advantage.name)
     steps_left = config.steps - trainer.step_index
+    lengths = LengthBias(
+        ledger,
+        capacity=config.rollouts.capacity,
+        group_size=config.rollouts.group_size,
+        state=progress.lengths,
+    )
+    stream = TaskStream(
+        source,
+        renderer=parts.renderer,
+        prompts=config.prompts,
+        seed=config.seed,
+        first=train_range.start,
+        last=train_range.stop,
+        position=0 if recovery is None else recovery.mark.task_position,
+    )
     return Run(
         config=config,
         folder=folder,
         parts=parts,
         trainer=trainer,
         buffer=Buffer(config.rollouts, steps=steps_left, version=progress.version),
-        runner=GroupRunner(parts.setup, rollouts=config.rollouts),
+        runner=GroupRunner(parts.setup, rollouts=config.rollouts, record=lengths),
+        lengths=lengths,
         transfer=DirectTransfer([parts.engine]),
         runtime=runtime,
         checkpoints=CheckpointStore(folder.checkpoints_dir, config.checkpoint.keep),
-        stream=TaskStream(
-            source,
-            renderer=parts.renderer,
-            prompts=config.prompts,
-            seed=config.seed,
-            first=train_range.start,
-            last=train_range.stop,
-            position=position,
+        ledger=ledger,
+        issuer=Issuer(
+            stream, ledger, group_size=config.rollouts.group_size, recovery=recovery, reuses=reuses
         ),
         timer=PhaseTimer(),
         trackers=trackers,
@@ -317,7 +340,6 @@ def wire(  # noqa: PLR0913 (the parts that open_run started, each once)
         advantage=lambda rewards: advantage(rewards, config.advantage),
         advisor=Advisor(group_size=config.rollouts.group_size),
         saved_step=trainer.step_index or None,
-        _again=list(progress.open_groups),
     )
 
 

@@ -72,10 +72,9 @@ class Evaluator:
         return Evaluation(metrics=evaluation_metrics(grouped, ks=ks), episodes=tuple(flat))
 
     async def _episodes(self, task: Task, index: int) -> list[Episode]:
-        samplings = [
-            self._setup.sampling_of(group=index, sibling=n, temperature=self._temperature)
-            for n in range(self._num_samples)
-        ]
+        samplings = self._setup.samplings_of(
+            index, num_siblings=self._num_samples, temperature=self._temperature
+        )
         completions = await asyncio.gather(
             *(self._setup.generation.generate(task.tokens, sampling) for sampling in samplings)
         )

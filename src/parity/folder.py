@@ -67,6 +67,11 @@ class RunFolder:
         return self.path / "episodes"
 
     @property
+    def ledger_dir(self) -> Path:
+        """What became of every task."""
+        return self.path / "ledger"
+
+    @property
     def checkpoints_dir(self) -> Path:
         """Complete training states."""
         return self.path / "checkpoints"

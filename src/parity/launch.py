@@ -21,7 +21,7 @@ from rich.console import Console
 
 import parity
 from parity import loop
-from parity.build import Run, open_run
+from parity.build import BEGINNING, Run, Start, open_run
 from parity.config import environment
 from parity.config.arithmetic import check, derive
 from parity.config.compose import load_train
@@ -34,20 +34,27 @@ from parity.errors import CheckpointError, ConfigError
 from parity.folder import RunFolder, RunInfo, RunKind
 from parity.observe.dashboard.choose import open_display
 from parity.observe.dashboard.display import Display, MessageHandler
+from parity.observe.devices import DeviceMetrics
 from parity.observe.summary import Summary
 from parity.observe.timer import PhaseTimer
 from parity.observe.tracking import Trackers
 from parity.parts import open_parts
-from parity.platforms.detect import load as load_platform
+from parity.platforms import detect
+from parity.platforms.decision import Decision
 from parity.platforms.platform import Platform
 from parity.runtime.inline import InlineRuntime
 from parity.sft import Fitting
+from parity.supervise import limits
+from parity.supervise.watchdog import Watchdog
 from parity.tasks.config import FileConfig
 from parity.training.checkpoint import Checkpoint, CheckpointStore
 
 log = logging.getLogger(__name__)
 INTERRUPTED = 130
 NOTHING_TO_DO = 3
+# Sections of the run file that decide what a group is; its recorded episodes hold only as long
+# as they stay.
+MAKES_GROUPS = ("model", "tasks", "prompts", "sampling", "reward", "grader", "seed", "rollouts")
 
 
 def train(config: TrainConfig, *, recipe: str) -> int:
@@ -55,7 +62,7 @@ def train(config: TrainConfig, *, recipe: str) -> int:
     folder = new_folder(config, recipe=recipe, kind="train")
     with folder.locked():
         keep_config(config, folder)
-        return asyncio.run(_train(config, folder, checkpoint=None))
+        return _watched(config, folder, start=BEGINNING)
 
 
 def resume(run_dir: Path, overrides: Sequence[str]) -> int:
@@ -74,7 +81,13 @@ def resume(run_dir: Path, overrides: Sequence[str]) -> int:
                 f"steps={checkpoint.step * 2}`."
             )
             return NOTHING_TO_DO
-        return asyncio.run(_train(config, folder, checkpoint=checkpoint))
+        start = Start(checkpoint, reuses_groups=not changes_rollouts(overrides))
+        return _watched(config, folder, start=start)
+
+
+def changes_rollouts(overrides: Sequence[str]) -> bool:
+    """Whether groups made before these overrides aren't what would be made now."""
+    return any(word.lstrip("+~").startswith(MAKES_GROUPS) for word in overrides)
 
 
 def newest_checkpoint(config: TrainConfig, folder: RunFolder) -> Checkpoint:
@@ -97,29 +110,50 @@ def newest_checkpoint(config: TrainConfig, folder: RunFolder) -> Checkpoint:
     return checkpoint
 
 
-async def _train(config: TrainConfig, folder: RunFolder, *, checkpoint: Checkpoint | None) -> int:
-    platform, threads = prepare(config, max_lag=config.rollouts.max_lag)
+def _watched(config: TrainConfig, folder: RunFolder, *, start: Start) -> int:
+    with Watchdog(config.supervise, run_dir=folder.path) as watchdog:
+        return asyncio.run(_train(config, folder, watchdog, start=start))
+
+
+async def _train(
+    config: TrainConfig,
+    folder: RunFolder,
+    watchdog: Watchdog,
+    *,
+    start: Start,
+) -> int:
+    platform, threads, decision = prepare(config, max_lag=config.rollouts.max_lag)
     trackers = open_trackers(config, folder)
-    with opened_display(config, folder, platform, threads) as display:
-        ending = Ending(folder, platform, is_resumed=checkpoint is not None)
+    with opened_display(config, folder, platform, threads, decision) as display:
+        ending = Ending(folder, platform, is_resumed=start.checkpoint is not None)
+        watchdog.last_words = ending.failure
         stopper = Stopper(display)
         try:
             stopper.attach()
             trackers.start(to_plain(config))
-            async with open_run(
-                config,
-                folder=folder,
-                platform=platform,
-                threads=threads,
-                display=display,
-                trackers=trackers,
-                checkpoint=checkpoint,
-            ) as run:
+            async with watchdog.attached(), AsyncExitStack() as stack:
+                with limits.start(config.supervise):
+                    run = await stack.enter_async_context(
+                        open_run(
+                            config,
+                            folder=folder,
+                            platform=platform,
+                            threads=threads,
+                            display=display,
+                            trackers=trackers,
+                            start=start,
+                        )
+                    )
                 ending.run = stopper.work = run
+                run.devices = stack.enter_context(
+                    DeviceMetrics(platform.telemetry(), decision.devices)
+                )
                 keep_config(config, folder)
                 show_notes(run)
-                await loop.train(run)
-                await keep(run)
+                with watchdog.guarding():
+                    look_after(watchdog, run)
+                    await loop.train(run)
+                    await keep(run)
             summary = ending.success()
         except BaseException as error:
             ending.failure(error)
@@ -164,6 +198,20 @@ def show_notes(run: Run) -> None:
         run.display.message(f"going on from step {run.trainer.step_index}")
 
 
+def look_after(watchdog: Watchdog, run: Run) -> None:
+    """Show the watchdog what moves in a run."""
+    silence_s = loop.longest_silence_s(run)
+    watchdog.watch(
+        limits.engine_tokens(run.config.supervise, run.engine, longest_silence_s=silence_s)
+    )
+    watchdog.figures = lambda: {
+        "optimizer steps": run.trainer.step_index,
+        "version": run.progress.version,
+        "groups": f"{run.buffer.num_ended} ended, {run.buffer.counts}",
+        "engine": run.engine.stats(),
+    }
+
+
 async def keep(run: Run) -> None:
     """Save what the run came to: a checkpoint of the last step, and the export."""
     step = run.trainer.step_index
@@ -171,9 +219,10 @@ async def keep(run: Run) -> None:
         await loop.checkpoint(run)
     if run.config.checkpoint.export:
         run.display.activity("exporting the model")
-        await run.runtime.in_trainer(
-            lambda: run.trainer.export(run.folder.model_dir, run.parts.tokenizer)
-        )
+        with limits.checkpoint(run.config.supervise, step):
+            await run.runtime.in_trainer(
+                lambda: run.trainer.export(run.folder.model_dir, run.parts.tokenizer)
+            )
 
 
 def sft(config: SftConfig, *, recipe: str) -> int:
@@ -185,14 +234,14 @@ def sft(config: SftConfig, *, recipe: str) -> int:
 
 
 async def _sft(config: SftConfig, folder: RunFolder) -> int:
-    platform, threads = prepare(config, max_lag=0.0)
+    platform, threads, decision = prepare(config, max_lag=0.0)
     trackers = open_trackers(config, folder)
-    with opened_display(config, folder, platform, threads) as display:
+    with opened_display(config, folder, platform, threads, decision) as display:
         stopper = Stopper(display)
         try:
             stopper.attach()
             trackers.start(to_plain(config))
-            summary = await _fit(config, folder, platform, threads, trackers, stopper)
+            summary = await _fit(config, folder, (platform, threads, decision), trackers, stopper)
             display.finish(summary)
         except BaseException as error:
             Ending(folder, platform).failure(error)
@@ -208,11 +257,11 @@ async def _sft(config: SftConfig, folder: RunFolder) -> int:
 async def _fit(
     config: SftConfig,
     folder: RunFolder,
-    platform: Platform,
-    threads: ThreadPlan,
+    prepared: tuple[Platform, ThreadPlan, Decision],
     trackers: Trackers,
     stopper: Stopper,
 ) -> Summary:
+    platform, threads, decision = prepared
     display = stopper.display
     async with AsyncExitStack() as stack:
         runtime = InlineRuntime(trainer_threads=threads.trainer)
@@ -229,6 +278,7 @@ async def _fit(
             timer=PhaseTimer(),
         )
         stopper.work = fitting
+        fitting.devices = stack.enter_context(DeviceMetrics(platform.telemetry(), decision.devices))
         first, last = await fitting.run()
         await runtime.in_trainer(lambda: fitting.export(folder.model_dir))
         seconds = time.monotonic() - fitting.started
@@ -268,9 +318,12 @@ def open_trackers(config: TrainConfig | SftConfig, folder: RunFolder) -> Tracker
     )
 
 
-def prepare(config: TrainConfig | SftConfig, *, max_lag: float) -> tuple[Platform, ThreadPlan]:
-    """Platform and thread budgets, decided once."""
-    platform = load_platform(config.platform)
+def prepare(
+    config: TrainConfig | SftConfig, *, max_lag: float
+) -> tuple[Platform, ThreadPlan, Decision]:
+    """Platform and thread budgets, decided once; the decision is told when a log is open."""
+    decision = detect.decide_here(config.platform)
+    platform = detect.use(decision)
     platform.seed(config.seed)
     threads = plan(
         available_cores(),
@@ -279,7 +332,7 @@ def prepare(config: TrainConfig | SftConfig, *, max_lag: float) -> tuple[Platfor
         config.threads.engine,
         environment.omp_threads(),
     )
-    return platform, threads
+    return platform, threads, decision
 
 
 @contextlib.contextmanager
@@ -288,6 +341,7 @@ def opened_display(
     folder: RunFolder,
     platform: Platform,
     threads: ThreadPlan,
+    decision: Decision,
 ) -> Generator[Display]:
     """The display, with the run's log file and warnings wired to it."""
     file = logging.FileHandler(folder.log_path, encoding="utf-8")
@@ -316,6 +370,7 @@ def opened_display(
     try:
         with display:
             display.start(folder.name, facts)
+            detect.tell(decision)
             yield display
     finally:
         root.removeHandler(file)

@@ -25,10 +25,12 @@ from functools import partial
 from parity.build import Run
 from parity.errors import DeadlineError
 from parity.evaluation import Evaluation
+from parity.ledger.ledger import Mark
 from parity.rollouts.group import why_unscored
 from parity.rollouts.report import lag_metrics, rollout_metrics
 from parity.rollouts.samples import by_episode, reward_table, to_samples
-from parity.types import Group, StepReport
+from parity.supervise import limits
+from parity.types import Group, Json, StepReport
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +59,13 @@ async def one_step(run: Run) -> None:
     metrics |= lag_metrics(episodes, version=run.buffer.version, bound=bound)
     advantages = run.advantage(reward_table(groups))
     samples = to_samples(groups, advantages)
-    with run.timer.phase("train"):
+    due = limits.step(run.config.supervise, run.trainer.step_index + 1)
+    with run.timer.phase("train"), due:
         report = await run.runtime.in_trainer(lambda: run.trainer.step(samples))
-    run.forget(groups)
     step = report.step
+    run.issuer.trained(
+        step, version=run.buffer.version, groups=groups, advantages=advantages.tolist()
+    )
     is_published = step % run.config.rollouts.steps_per_publish == 0
     if is_published:
         await publish(run)
@@ -75,7 +80,14 @@ async def one_step(run: Run) -> None:
 async def take(run: Run) -> list[Group]:
     """The groups of the next step; an end to the wait that says what was waited for."""
     deadline_s = longest_silence_s(run)
-    with run.timer.phase("wait"):
+    due = limits.groups(
+        run.config.supervise,
+        run.trainer.step_index + 1,
+        run.engine,
+        num_ended=lambda: run.buffer.num_ended,
+        longest_silence_s=deadline_s,
+    )
+    with run.timer.phase("wait"), due:
         while True:
             begun = time.monotonic()
             num_ended = run.buffer.num_ended
@@ -104,7 +116,7 @@ def longest_silence_s(run: Run) -> float:
 async def publish(run: Run) -> None:
     """Make the trainer's weights live in the engines as the next version."""
     version = run.progress.version + 1
-    with run.timer.phase("publish"):
+    with run.timer.phase("publish"), limits.publication(run.config.supervise, version):
         await run.transfer.publish(run.weights(), version=version, switch=run.generation.switch)
     run.progress.version = version
 
@@ -123,7 +135,10 @@ async def evaluate(run: Run) -> Evaluation:
     """Evaluate the live weights and remember the first and the last result."""
     run.reports.now()
     run.display.activity("evaluating")
-    with run.timer.phase("eval"):
+    answers = run.config.eval.num_tasks * run.config.eval.samples_per_task
+    grading_s = answers * run.config.grader.timeout_s / run.config.grader.processes
+    due = limits.evaluation(run.config.supervise, run.engine, longest_silence_s=grading_s)
+    with run.timer.phase("eval"), due:
         evaluation = await run.parts.evaluator.run()
     step = run.trainer.step_index
     run.progress.last_eval_step = step
@@ -145,12 +160,24 @@ async def checkpoint(run: Run) -> None:
     """Save everything that a resumed run needs."""
     run.reports.now()
     run.display.activity("saving a checkpoint")
-    with run.timer.phase("checkpoint"):
+    step = run.trainer.step_index
+    with run.timer.phase("checkpoint"), limits.checkpoint(run.config.supervise, step):
         state = run.state()
-        step = run.trainer.step_index
-        await run.runtime.in_trainer(lambda: run.checkpoints.save(step, run.trainer.save, state))
+        await asyncio.to_thread(run.ledger.flush)
+        await run.runtime.in_trainer(partial(save, run, step, state))
     run.saved_step = step
     run.display.activity("training")
+
+
+def save(run: Run, step: int, state: dict[str, Json]) -> None:
+    """Publish a checkpoint, tell the ledger, and remove what neither needs any more."""
+    run.checkpoints.save(
+        step,
+        run.trainer.save,
+        state,
+        published=lambda: run.ledger.commit(Mark.of(state["ledger"])),
+    )
+    run.ledger.retire(oldest_checkpoint_step=run.checkpoints.complete()[0].step)
 
 
 def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, float]) -> None:
@@ -159,6 +186,8 @@ def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, 
     counts.check()
     metrics |= report.metrics
     metrics |= run.time_metrics(groups)
+    metrics |= run.lengths.step(groups, run.buffer.in_flight)
+    metrics |= {} if run.devices is None else run.devices.latest()
     metrics |= {
         "buffer/issued": counts.issued,
         "buffer/trained": counts.trained,
@@ -206,5 +235,7 @@ async def produce(run: Run) -> None:
     """Start one group per task, each as soon as a slot is free."""
     while True:
         await run.buffer.slot()
-        index, task = run.next_task()
-        run.buffer.start(index, lambda index=index, task=task: run.run_group(task, index))
+        ticket = run.issuer.next()
+        run.buffer.start(
+            ticket.index, partial(run.run_group, ticket), version=ticket.oldest_version
+        )

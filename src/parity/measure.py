@@ -89,8 +89,8 @@ def powers(config: TrainConfig) -> tuple[int, ...]:
 async def _evaluate(config: TrainConfig, name: str, ks: Sequence[int]) -> Evaluation:
     folder = new_folder(config, recipe=f"eval-{Path(name).name}", kind="eval")
     save(config, folder.config_path)
-    platform, threads = prepare(config, max_lag=0.0)
-    with opened_display(config, folder, platform, threads) as display:
+    platform, threads, decision = prepare(config, max_lag=0.0)
+    with opened_display(config, folder, platform, threads, decision) as display:
         try:
             async with open_parts(
                 config, platform=platform, threads=threads, display=display

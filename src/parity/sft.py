@@ -20,6 +20,7 @@ from parity.errors import DataError
 from parity.evaluation import Evaluation
 from parity.models.rendering import Renderer
 from parity.observe.dashboard.display import Display
+from parity.observe.devices import DeviceMetrics
 from parity.observe.timer import PhaseTimer
 from parity.observe.tracking import Trackers
 from parity.parts import Parts
@@ -51,6 +52,7 @@ class Fitting:
         self.trackers = trackers
         self.display = display
         self.timer = timer
+        self.devices: DeviceMetrics | None = None
         self.is_stopping = False
         self.is_interrupted = False
         self.stop_reason = ""
@@ -94,6 +96,7 @@ class Fitting:
         metrics |= {name: value for name, value in times.metrics().items() if value is not None}
         if times.elapsed_s > 0:
             metrics["time/tokens_per_s"] = report.metrics["train/tokens"] / times.elapsed_s
+        metrics |= {} if self.devices is None else self.devices.latest()
         self.trackers.log(report.step, metrics)
         self.display.step(report.step, metrics)
 

@@ -16,22 +16,20 @@ from parity.observe.names import TABLE, find
 # The contract of engines stands before weights, whose transports speak to engines through it.
 ORDER = """
 errors types registry checks recipes folder
-algorithms.config models.config rewards.config tasks.config engines.config rollouts.config
-training.config
-observe.metric observe.names observe.timer observe.encode
+algorithms.config models.config rewards.config tasks.config engines.config ledger.config
+rollouts.config training.config supervise.config
+supervise.waits observe.metric observe.names observe.timer observe.encode
 platforms algorithms models weights.manifest engines.engine weights tools rewards environments
-tasks engines rollouts training runtime observe config
-evaluation parts build sft loop ending launch measure ci cli
+tasks engines ledger rollouts training runtime observe supervise config
+evaluation parts build sft loop ending launch measure doctor ci cli
 """.split()
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FOLDER_FILES = 400, 60, 15
 VAGUE = re.compile(
     r"(^|[._])(utils?|common|misc|helpers?|core|base|hub|managers?|experimental|v\d+)($|[._])"
 )
-HARDWARE = re.compile(r"(cuda|rocm|hip|npu|xpu|mps|musa)(:\d+)?")
-HARDWARE_ATTRIBUTES = {"cuda", "hip", "npu", "xpu", "mps", "musa"}
 ENVIRONMENT_CALLS = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
-METRIC = re.compile(r"(train|rollout|time|buffer|eval|publish)/[a-z0-9_*]+")
-METRIC_START = re.compile(r"(train|rollout|time|buffer|eval|publish)/[a-z0-9_]*")
+METRIC = re.compile(r"(train|rollout|time|buffer|eval|publish|device)/[a-z0-9_*]+")
+METRIC_START = re.compile(r"(train|rollout|time|buffer|eval|publish|device)/[a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -130,24 +128,6 @@ def oversized(tree: Tree) -> list[str]:
 def vague_names(tree: Tree) -> list[str]:
     """Modules whose name says nothing."""
     return [module.name for module in tree.modules if VAGUE.search(module.name)]
-
-
-def hardware_names(tree: Tree) -> list[str]:
-    """Names of hardware outside `platforms`: whole strings such as "cuda:0", and attributes."""
-    wrong: list[str] = []
-    for module in tree.modules:
-        if module.is_in("platforms"):
-            continue
-        for node in module.nodes:
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found = node.value if HARDWARE.fullmatch(node.value.strip().lower()) else None
-            elif isinstance(node, ast.Attribute):
-                found = node.attr if node.attr in HARDWARE_ATTRIBUTES else None
-            else:
-                continue
-            if found is not None:
-                wrong.append(f"{module.name}:{node.lineno} names {found}; ask the platform")
-    return wrong
 
 
 def environment_readers(tree: Tree) -> list[str]:

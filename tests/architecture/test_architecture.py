@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from architecture import rules
+from architecture import hardware, rules
 
 import parity
 from parity.config import recipes
@@ -25,7 +25,7 @@ HEAVY = ("torch", "transformers", "reasoning_gym", "matplotlib", "pyarrow", "num
         rules.forward_imports,
         rules.oversized,
         rules.vague_names,
-        rules.hardware_names,
+        hardware.hardware_names,
         rules.environment_readers,
         rules.undeclared_metrics,
     ],

@@ -551,6 +551,65 @@ def mixed_logprobs(
 
 
 @every_engine
+def test_siblings_share_rows_until_their_answers_part(case: Case) -> None:
+    model = case.model()
+    requests = [
+        (prompt(2 + n % 3, n % 3), Sampling(max_new_tokens=6 + n % 2, temperature=0.4, seed=n))
+        for n in range(24)
+    ]
+
+    async def share() -> tuple[list[Completion], int | None]:
+        async with running(case.build(model, max_concurrent=24)) as engine:
+            found = await asyncio.gather(*(engine.generate(t, s) for t, s in requests))
+            return found, engine.stats().decoded_rows
+
+    found, decoded_rows = asyncio.run(share())
+    histories: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+    for (tokens, sampling), completion in zip(requests, found, strict=True):
+        histories |= {(tokens, completion.tokens[:n]) for n in range(1, sampling.max_new_tokens)}
+        expected = plain_logprobs(model, tokens, completion.tokens, 0.4)
+        found_logprobs = torch.tensor(completion.logprobs, dtype=torch.float64)
+        torch.testing.assert_close(found_logprobs, expected, atol=5e-5, rtol=0)
+    alone = sum(sampling.max_new_tokens - 1 for _, sampling in requests)
+    assert decoded_rows == len(histories) < alone
+
+
+@every_engine
+def test_siblings_on_one_row_go_on_under_new_weights_and_without_the_one_that_is_aborted(
+    case: Case,
+) -> None:
+    old = case.model()
+    new = changed(old)
+
+    async def swap() -> tuple[list[Completion], int | None]:
+        async with running(case.build(old)) as engine:
+            sampling = Sampling(max_new_tokens=40, temperature=0.0)
+            calls = [
+                asyncio.create_task(engine.generate(prompt(5), sampling, request_id=f"r{n}"))
+                for n in range(4)
+            ]
+            await until_sampled(engine, 12)
+            await engine.pause()
+            await engine.abort("r0")
+            await publish(engine, new, 3)
+            await engine.resume()
+            return await asyncio.gather(*calls), engine.stats().decoded_rows
+
+    (aborted, *siblings), decoded_rows = asyncio.run(swap())
+    assert decoded_rows == 39
+    first = siblings[0]
+    assert siblings == [first] * 3
+    switch = first.versions.index(3)
+    assert aborted.finish_reason == "abort"
+    assert aborted.tokens == first.tokens[:switch]
+    found = torch.tensor(first.logprobs, dtype=torch.float64)
+    before = plain_logprobs(old, prompt(5), first.tokens[:switch], 1.0)
+    torch.testing.assert_close(found[:switch], before, atol=2e-5, rtol=0)
+    after = mixed_logprobs(old, new, prompt(5), first.tokens, switch)
+    torch.testing.assert_close(found[switch:], after, atol=2e-5, rtol=0)
+
+
+@every_engine
 def test_published_weights_give_what_an_engine_built_from_them_gives(case: Case) -> None:
     old = case.model()
     new, newer = changed(old), case.model(seed=5)

@@ -1,6 +1,9 @@
 """Reward functions that the run tests name by path."""
 
+import os
+import signal
 import time
+from pathlib import Path
 
 from parity.types import Answer
 
@@ -18,3 +21,24 @@ def hangs_on_some(answer: Answer) -> float:
     if answer.response and ord(answer.response[0]) % 7 == 0:
         time.sleep(60)
     return letters(answer)
+
+
+def hangs_always(answer: Answer) -> float:
+    time.sleep(60)
+    return 0.0
+
+
+def freezes(answer: Answer) -> float:
+    """As if somebody had stopped the process."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return letters(answer)
+
+
+def freezes_once(answer: Answer) -> float:
+    """Stops the first process that grades, and no later one."""
+    flag = Path("frozen-once")
+    try:
+        flag.touch(exist_ok=False)
+    except FileExistsError:
+        return letters(answer)
+    return freezes(answer)

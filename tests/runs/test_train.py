@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ def rows(folder: RunFolder) -> list[dict[str, float]]:
 
 def untimed(row: dict[str, float]) -> dict[str, float]:
     timed = ("unix_s", "attempt", "time/", "rollout/tokens_per_s", "train/step_s", "buffer/")
+    timed = (*timed, "device/")
     return {k: v for k, v in row.items() if not k.startswith(timed)}
 
 
@@ -63,10 +65,10 @@ async def with_run(
     config: TrainConfig, tmp_path: Path, work: Callable[[Run], object]
 ) -> dict[str, torch.Tensor]:
     """Open a run, let `work` drive it, and give back the weights."""
-    platform, threads = launch.prepare(config, max_lag=config.rollouts.max_lag)
+    platform, threads, _ = launch.prepare(config, max_lag=config.rollouts.max_lag)
     async with open_run(
         config,
-        folder=RunFolder(tmp_path / "by_hand"),
+        folder=RunFolder(Path(tempfile.mkdtemp(dir=tmp_path))),
         platform=platform,
         threads=threads,
         display=QuietDisplay(),
@@ -95,6 +97,9 @@ def test_a_run_learns_and_leaves_a_whole_folder(config_of: ConfigOf, max_lag: in
     assert max(row["rollout/lag_max"] for row in steps) == max_lag
     mismatch = max(row["train/train_rollout_logprob_abs_diff"] for row in steps)
     assert mismatch < (1e-4 if max_lag == 0 else 1.5)
+    assert "event=platform name=cpu" in folder.log_path.read_text()
+    assert 0 < steps[-1]["device/memory_used_share"] < 1
+    assert "device/power_w" not in steps[-1]  # psutil doesn't know it, and it isn't 0
 
 
 def test_two_synchronous_runs_with_one_seed_are_equal_bit_for_bit(config_of: ConfigOf) -> None:
@@ -120,8 +125,8 @@ def test_lag_zero_equals_strictly_alternating_phases_bit_for_bit(
             groups = []
             while len(groups) < config.rollouts.groups_per_step:
                 missing = config.rollouts.groups_per_step - len(groups)
-                drawn = [run.next_task() for _ in range(missing)]
-                outcomes = await asyncio.gather(*(run.run_group(t, i) for i, t in drawn))
+                drawn = [run.issuer.next() for _ in range(missing)]
+                outcomes = await asyncio.gather(*map(run.run_group, drawn))
                 groups += [outcome for outcome in outcomes if hasattr(outcome, "episodes")]
             samples = to_samples(groups, run.advantage(reward_table(groups)))
             await run.runtime.in_trainer(lambda samples=samples: run.trainer.step(samples))
@@ -160,7 +165,7 @@ def test_no_token_is_trained_past_the_bound_under_random_timings(
 
     async def dawdle(run: Run) -> None:
         setup = dataclasses.replace(run.parts.setup, grader=Dawdling(run.parts.setup.grader, 1))
-        run.runner = GroupRunner(setup, rollouts=config.rollouts)
+        run.runner = GroupRunner(setup, rollouts=config.rollouts, record=run.ledger)
         seen = run.trackers.log
 
         def log(step: int, metrics: dict[str, float]) -> None:

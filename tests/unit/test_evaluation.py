@@ -64,6 +64,6 @@ def test_the_noise_is_the_same_at_every_call_and_apart_from_training() -> None:
     assert seeds[:4] == seeds[4:]
     assert len(set(seeds)) == 4
     assert {s.temperature for s in engine.samplings} == {0.7}
-    own = setup.sampling_of(group=0, sibling=0, temperature=0.7)
+    (own,) = setup.samplings_of(0, num_siblings=1, temperature=0.7)
     assert own.seed not in seeds
     assert [len(group.episodes) for group in first.groups()] == [2, 2]

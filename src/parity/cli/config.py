@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from parity.cli.arguments import OverridesArgument, RecipeArgument
-from parity.cli.derived import as_lines
 
 EPILOG = """\b
 Examples:
@@ -27,6 +26,7 @@ def config(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML.")] = False,
 ) -> int:
     """Print a recipe with every key, and check it."""
+    from parity.cli.derived import as_lines
     from parity.config.arithmetic import check, derive, derive_sft
     from parity.config.compose import load
     from parity.config.environment import omp_threads

@@ -6,7 +6,6 @@ interrupted (Ctrl-C).
 Used by `main.py`. Invariant: nothing that a command raises leaves `guarded`.
 """
 
-import asyncio
 import sys
 import tempfile
 import time
@@ -55,11 +54,17 @@ def guarded(command: Callable[[], object]) -> int:
         return _refused(error)
     except SystemExit as error:
         result = error.code
-    except (KeyboardInterrupt, asyncio.CancelledError):  # told to stop
-        return _tell("interrupted.", INTERRUPTED)
     except BaseException as error:  # noqa: BLE001 the supervisor: a bug must not look like another end
-        return _bug(error, begun_s)
+        return _tell("interrupted.", INTERRUPTED) if _is_stop(error) else _bug(error, begun_s)
     return result if isinstance(result, int) else DONE
+
+
+def _is_stop(error: BaseException) -> bool:
+    """Whether it says that we were told to stop; asyncio is asked only where somebody uses it."""
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
 def _refused(error: Exception) -> int:

@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from parity import __version__
-from parity.cli import config, evaluate, resume, runs, sft, show, train
+from parity.cli import ci, config, doctor, evaluate, resume, runs, sft, show, train
+from parity.cli.audit import audit, diff
 from parity.cli.failures import guarded, tells_interrupts
 
 EPILOG = """\b
@@ -54,7 +55,11 @@ app.command("eval", epilog=evaluate.EPILOG)(tells_interrupts(evaluate.evaluate))
 app.command("resume", epilog=resume.EPILOG)(tells_interrupts(resume.resume))
 app.command("runs", epilog=runs.EPILOG)(tells_interrupts(runs.runs))
 app.command("show", epilog=show.EPILOG)(tells_interrupts(show.show))
+app.command("doctor", epilog=doctor.EPILOG)(tells_interrupts(doctor.doctor))
 app.command("config", epilog=config.EPILOG)(tells_interrupts(config.config))
+app.command("audit", epilog=audit.EPILOG)(tells_interrupts(audit.audit))
+app.command("diff", epilog=diff.EPILOG)(tells_interrupts(diff.diff))
+app.add_typer(ci.app, name="ci")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ variable is None or False, and a value that makes no sense is an error that name
 """
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from parity.errors import ConfigError
@@ -63,3 +64,15 @@ def omp_threads() -> int | None:
 def shows_traceback() -> bool:
     """PARITY_TRACEBACK=1: show where an error was raised, for debugging."""
     return _is_on("PARITY_TRACEBACK")
+
+
+def ci_metrics_path() -> Path | None:
+    """PARITY_CI_METRICS: where a test under `parity ci run` records its metrics."""
+    value = _text("PARITY_CI_METRICS")
+    return None if value is None else Path(value)
+
+
+def inherited(variables: Mapping[str, str], *, without: Sequence[str] = ()) -> dict[str, str]:
+    """The variables of a process that we start: ours but `without`, and `variables` on top."""
+    ours = {name: value for name, value in os.environ.items() if name not in without}
+    return {**ours, **variables}

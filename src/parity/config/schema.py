@@ -17,11 +17,14 @@ from parity.algorithms.config import (
 )
 from parity.engines.config import EmbeddedEngineConfig
 from parity.errors import ConfigError
+from parity.ledger.config import LedgerConfig
 from parity.models.config import ModelConfig
 from parity.rewards.config import GraderConfig, RewardConfig, TaskRewardConfig
 from parity.rollouts.config import RolloutsConfig, SamplingConfig
+from parity.supervise.config import SuperviseConfig
 from parity.tasks.config import FileConfig, PromptsConfig, ReasoningGymConfig
 from parity.training.config import AdamWConfig, CheckpointConfig, ScheduleConfig, TrainerConfig
+from parity.weights.config import WeightsConfig
 
 Display = Literal["auto", "live", "plain", "none"]
 TasksConfig = ReasoningGymConfig | FileConfig
@@ -110,8 +113,11 @@ class TrainConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    weights: WeightsConfig = field(default_factory=WeightsConfig)
+    ledger: LedgerConfig = field(default_factory=LedgerConfig)
     trackers: TrackersConfig = field(default_factory=TrackersConfig)
     threads: ThreadsConfig = field(default_factory=ThreadsConfig)
+    supervise: SuperviseConfig = field(default_factory=SuperviseConfig)
 
     def __post_init__(self) -> None:
         checks.at_least("seed", self.seed, 0)

@@ -37,6 +37,7 @@ class EngineStats:
 
     sampled_tokens: int = 0
     prefilled_tokens: int = 0
+    decoded_rows: int | None = None  # of all decoding passes; None: not counted by this engine
     busy_s: float = 0.0  # time inside forward passes and sampling
     running: int = 0
     waiting: int = 0

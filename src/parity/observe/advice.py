@@ -15,6 +15,8 @@ from parity.observe.statistics import expected_informative_share
 Row = Mapping[str, float | None]
 WINDOW = 5  # steps
 SOLVED = 0.9  # success rate above which equal rewards are good news
+LEAST_LENGTH_BIAS, LENGTH_BIAS_P = 0.05, 0.001  # the rule of the warning
+_LENGTH_P = "rollout/length_bias_p"
 _REPEAT_STEPS = 100
 
 
@@ -64,6 +66,7 @@ def advise(rows: Sequence[Row], *, group_size: int) -> list[Hint]:
         few_informative_groups,
         entropy_collapse,
         growing_mismatch,
+        length_bias,
     )
     hints: list[Hint] = []
     for rule in rules:
@@ -172,6 +175,22 @@ def growing_mismatch(rows: Sequence[Row], group_size: int) -> Hint | None:
         f"the log-probs of trainer and engine differ by {now:.2g} nats per token, {start:.2g} at"
         " the start, although every token is of the current weights (lag 0); the engine's weights"
         " or numerics are off, so check the publication with `parity doctor` before going on.",
+    )
+
+
+def length_bias(rows: Sequence[Row], group_size: int) -> Hint | None:
+    """Trained answers are longer or shorter than issued ones: |bias| > 0.05 and p < 0.001."""
+    del group_size
+    bias, p_value = _known(rows[-1:], "rollout/length_bias"), _known(rows[-1:], _LENGTH_P)
+    if not bias or not p_value or abs(bias[0]) <= LEAST_LENGTH_BIAS or p_value[0] >= LENGTH_BIAS_P:
+        return None
+    favoured, how = ("short", "less") if bias[0] < 0 else ("long", "more")
+    return Hint(
+        "length_bias",
+        f"{favoured} answers are favoured: a trained answer is longer than an issued one"
+        f" {abs(bias[0]):.0%} {how} often than shorter (Mann-Whitney p = {p_value[0]:.1g}; said"
+        f" above {LEAST_LENGTH_BIAS:.0%} with p below {LENGTH_BIAS_P:g}); look at"
+        " rollouts.episode_timeout_s and rollouts.drop_zero_spread, which leave answers out.",
     )
 
 

@@ -48,6 +48,13 @@ _ROLLOUT = (
     Metric("rollout/response_tokens_max", "token", "max", "generated tokens, longest episode"),
     Metric("rollout/prompt_tokens_mean", "token", "mean", "prompt tokens per episode, as sent"),
     Metric("rollout/truncated_share", "share", "share", "episodes cut at the token limit"),
+    Metric(
+        "rollout/length_bias",
+        "",
+        "last",
+        "P(trained answer longer than an issued one) - P(shorter); below 0: short ones favoured",
+    ),
+    Metric("rollout/length_bias_p", "", "last", "its p-value (Mann-Whitney, by group)"),
     Metric("rollout/lag_mean", "version", "mean", "trainer version minus token version"),
     Metric("rollout/lag_max", "version", "max", "largest lag of a trained token"),
     Metric("rollout/tokens_per_s", "token/s", "mean", "sampled tokens per second of the step"),
@@ -91,12 +98,30 @@ _EVAL = (
     Metric("eval/response_tokens_mean", "token", "mean", "generated tokens per answer"),
     Metric("eval/truncated_share", "share", "share", "answers cut at the token limit"),
 )
+_DEVICE = (  # of the run's own devices, as read last; absent where no device says it
+    Metric("device/utilization", "share", "share", "mean share of time that a device computed"),
+    Metric("device/memory_used_bytes", "byte", "max", "used memory of the fullest device"),
+    Metric("device/memory_used_share", "share", "max", "of its memory: used, fullest device"),
+    Metric("device/power_w", "W", "mean", "mean power of a device"),
+    Metric("device/temperature_c", "C", "max", "temperature of the hottest device"),
+    Metric("device/ecc_uncorrected", "error", "last", "ECC errors that weren't corrected"),
+    Metric("device/throttled_share", "share", "share", "devices that run slower than they could"),
+)
 _OTHER = (
     Metric("publish/version", "version", "last", "weight version that the engines serve"),
+    Metric("publish/bytes", "byte", "last", "bytes of the published tensors, each once"),
+    Metric(
+        "publish/wire_bytes", "byte", "last", "bytes that travelled (less where only changes do)"
+    ),
+    Metric("publish/gigabytes_per_s", "GB/s", "mean", "published bytes per second of sending"),
+    Metric("publish/begin_s", "s", "sum", "seconds until the engines had taken the manifest"),
+    Metric("publish/buckets_s", "s", "sum", "seconds of packing, sending and storing"),
+    Metric("publish/verify_s", "s", "sum", "seconds until every engine had verified"),
+    Metric("publish/commit_s", "s", "sum", "seconds until every engine served the version"),
     Metric("plugin/*", "", "mean", "whatever a third-party part records"),
 )
 
-TABLE: tuple[Metric, ...] = (*_TRAIN, *_ROLLOUT, *_TIME, *_BUFFER, *_EVAL, *_OTHER)
+TABLE: tuple[Metric, ...] = (*_TRAIN, *_ROLLOUT, *_TIME, *_BUFFER, *_EVAL, *_DEVICE, *_OTHER)
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in TABLE}
 _FAMILIES = tuple(sorted((m for m in TABLE if m.is_family), key=lambda m: -len(m.name)))
 

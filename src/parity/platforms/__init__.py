@@ -1,4 +1,7 @@
-"""Platforms by name; `platform.py` is the contract, `detect.py` decides."""
+"""Platforms by name; `platform.py` is the contract, `detect.py` decides.
+
+Those that ship are in this table; `plugins.py` adds those of other packages.
+"""
 
 from parity.registry import Registry
 
@@ -7,6 +10,8 @@ PLATFORMS = Registry(
     {
         "cpu": "parity.platforms.cpu:CpuPlatform",
         "cuda": "parity.platforms.cuda:CudaPlatform",
+        "npu": "parity.platforms.npu:NpuPlatform",
         "rocm": "parity.platforms.rocm:RocmPlatform",
     },
 )
+SHIPPED = ("cpu", "cuda", "npu", "rocm")

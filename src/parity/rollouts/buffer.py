@@ -113,11 +113,15 @@ class Buffer:
         """Wait until one more group may start."""
         await self._until(self._has_room)
 
-    def start(self, index: int, run_group: RunGroup) -> None:
-        """Start the group `index`; call `slot` first."""
+    def start(self, index: int, run_group: RunGroup, *, version: int | None = None) -> None:
+        """Start the group `index`; call `slot` first.
+
+        Args:
+            version: of its oldest token where it has some already; None: the live one.
+        """
         assert self._has_room(), "no free slot: await slot() before start()"
         self._issued += 1
-        self._waiting[index] = _Slot(index, self._version)
+        self._waiting[index] = _Slot(index, self._version if version is None else version)
         running = asyncio.create_task(run_group(), name=f"group-{index}")
         self._running[index] = running
         running.add_done_callback(lambda done: self._finish(index, done))

@@ -8,13 +8,13 @@ sibling makes the group a function of weights, run seed and group index alone.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from parity.errors import TrainingError
+from parity.ledger.keys import sibling_seeds
 from parity.rollouts.buffer import NO_SCORED_EPISODE, Dropped
 from parity.rollouts.config import RolloutsConfig, SamplingConfig
 from parity.rollouts.generation import Generation
-from parity.rollouts.seeds import sampling_seed
 from parity.types import (
     NO_VERSION,
     Answer,
@@ -36,6 +36,50 @@ class Grader(Protocol):
     async def grade(self, answers: Sequence[Answer]) -> list[RewardResult]:
         """Judge the answers."""
         ...
+
+
+class Record(Protocol):
+    """Who is told what becomes of episodes and groups: the ledger."""
+
+    def generated(
+        self, group: int, sibling: int, episode: Episode, *, sampling_attempt: int = 0
+    ) -> None:
+        """An episode has all its tokens."""
+        ...
+
+    def scored(self, group: int, sibling: int, reward: RewardResult) -> None:
+        """An episode has its final result."""
+        ...
+
+    def admitted(self, group: int) -> None:
+        """A group will be trained."""
+        ...
+
+    def ended(
+        self, group: int, outcome: Literal["dropped", "failed"], *, reason: str, detail: str = ""
+    ) -> None:
+        """A group won't be trained."""
+        ...
+
+
+class NoRecord(Record):
+    """Remembers nothing."""
+
+    def generated(
+        self, group: int, sibling: int, episode: Episode, *, sampling_attempt: int = 0
+    ) -> None:
+        """Do nothing."""
+
+    def scored(self, group: int, sibling: int, reward: RewardResult) -> None:
+        """Do nothing."""
+
+    def admitted(self, group: int) -> None:
+        """Do nothing."""
+
+    def ended(
+        self, group: int, outcome: Literal["dropped", "failed"], *, reason: str, detail: str = ""
+    ) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +110,20 @@ class EpisodeSetup:
     stop_token_ids: tuple[int, ...]
     seed: int
 
-    def sampling_of(
-        self, *, group: int, sibling: int, temperature: float, attempt: int = 0
-    ) -> Sampling:
-        """The sampling of one sibling, with a seed of its own."""
+    def samplings_of(
+        self, group: int, *, num_siblings: int, temperature: float, attempt: int = 0
+    ) -> list[Sampling]:
+        """The sampling of every sibling, each with a seed of its own."""
+        seeds = sibling_seeds(self.seed, task=group, num_siblings=num_siblings, attempt=attempt)
+        return [self._sampling(seed, temperature) for seed in seeds]
+
+    def _sampling(self, seed: int, temperature: float) -> Sampling:
         return Sampling(
             max_new_tokens=self.sampling.max_new_tokens,
             temperature=temperature,
             top_p=self.sampling.top_p,
             top_k=self.sampling.top_k,
-            seed=sampling_seed(self.seed, task=group, sibling=sibling, attempt=attempt),
+            seed=seed,
             stop=self.sampling.stop,
             stop_token_ids=self.stop_token_ids,
         )
@@ -84,55 +132,94 @@ class EpisodeSetup:
 class GroupRunner:
     """Turns a task into a finished group."""
 
-    def __init__(self, setup: EpisodeSetup, *, rollouts: RolloutsConfig) -> None:
+    def __init__(
+        self, setup: EpisodeSetup, *, rollouts: RolloutsConfig, record: Record | None = None
+    ) -> None:
+        """`record` is told what becomes of every episode and group; None: nobody is."""
         self._setup = setup
+        self._record = record or NoRecord()
         self._rollouts = rollouts
         self._budget = FailureBudget(rollouts.max_failed_share)
         self.num_ended = 0
         self.num_failed = 0
 
-    async def run(self, task: Task, index: int) -> Group | Dropped:
-        """The group of `task`; Dropped where it can't teach anything and the config says so."""
-        completions = await self._completions(task, index)
+    async def run(
+        self, task: Task, index: int, *, attempt: int = 0, recorded: Group | None = None
+    ) -> Group | Dropped:
+        """The group of `task`; Dropped where it can't teach anything and the config says so.
+
+        Args:
+            attempt: how often the group was issued before.
+            recorded: its episodes, where an earlier process made and recorded them.
+        """
+        group = recorded or await self._group(task, index, attempt)
+        outcome = self._judged(group)
+        if isinstance(outcome, Group):
+            self._record.admitted(index)
+        else:
+            is_failed = outcome.reason == NO_SCORED_EPISODE
+            self._record.ended(
+                index,
+                "failed" if is_failed else "dropped",
+                reason=outcome.reason,
+                detail=outcome.detail,
+            )
+        return outcome
+
+    async def _group(self, task: Task, index: int, attempt: int) -> Group:
+        """Generated, graded and recorded."""
+        completions = await self._completions(task, index, attempt)
+        open_episodes = [
+            episode_of(task, f"{index}/{n}", completion, self._setup.decode)
+            for n, (completion, _) in enumerate(completions)
+        ]
+        for n, (episode, (_, tried)) in enumerate(zip(open_episodes, completions, strict=True)):
+            self._record.generated(index, n, episode, sampling_attempt=tried)
         episodes = await grade_episodes(
-            [
-                episode_of(task, f"{index}/{n}", completion, self._setup.decode)
-                for n, completion in enumerate(completions)
-            ],
+            open_episodes,
             self._setup.grader,
             max_retries=self._rollouts.max_retries,
             split="train",
         )
+        for n, episode in enumerate(episodes):
+            self._record.scored(index, n, episode.reward)
         self._count(episodes)
-        group = Group(task=task, episodes=tuple(episodes), index=index)
+        return Group(task=task, episodes=tuple(episodes), index=index)
+
+    def _judged(self, group: Group) -> Group | Dropped:
         values = [value for value in group.rewards if value is not None]
         if not values:
-            return Dropped(index, NO_SCORED_EPISODE, why_unscored(episodes))
+            return Dropped(group.index, NO_SCORED_EPISODE, why_unscored(group.episodes))
         if self._rollouts.drop_zero_spread and len(set(values)) == 1:
-            return Dropped(index, "zero_spread")
+            return Dropped(group.index, "zero_spread")
         return group
 
-    async def _completions(self, task: Task, index: int) -> list[Completion]:
-        """One per sibling; they begin together, so one time limit is that of each."""
+    async def _completions(
+        self, task: Task, index: int, attempt: int
+    ) -> list[tuple[Completion, int]]:
+        """One per sibling, with the attempt that its seed is of.
+
+        The siblings begin together, so one time limit is that of each.
+        """
         siblings = range(self._rollouts.group_size)
-        found: dict[int, Completion] = {}
-        for attempt in range(self._rollouts.max_retries + 1):
+        tries = self._rollouts.max_retries + 1
+        found: dict[int, tuple[Completion, int]] = {}
+        for tried in range(attempt * tries, (attempt + 1) * tries):
             missing = [n for n in siblings if n not in found]
             if not missing:
                 break
-            found |= await self._tried({n: self._request(task, index, n, attempt) for n in missing})
-        return [found.get(n, Completion((), (), (), "abort")) for n in siblings]
-
-    def _request(
-        self, task: Task, index: int, sibling: int, attempt: int
-    ) -> Coroutine[None, None, Completion]:
-        sampling = self._setup.sampling_of(
-            group=index,
-            sibling=sibling,
-            attempt=attempt,
-            temperature=self._setup.sampling.temperature,
-        )
-        return self._setup.generation.generate(task.tokens, sampling)
+            samplings = self._setup.samplings_of(
+                index,
+                num_siblings=len(siblings),
+                temperature=self._setup.sampling.temperature,
+                attempt=tried,
+            )
+            done = await self._tried(
+                {n: self._setup.generation.generate(task.tokens, samplings[n]) for n in missing}
+            )
+            found |= {n: (completion, tried) for n, completion in done.items()}
+        given_up = (Completion((), (), (), "abort"), (attempt + 1) * tries - 1)
+        return [found.get(n, given_up) for n in siblings]
 
     async def _tried(
         self, requests: Mapping[int, Coroutine[None, None, Completion]]

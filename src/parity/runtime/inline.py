@@ -13,8 +13,10 @@ from typing import TypeVar
 import torch
 
 from parity.runtime.runtime import Runtime
+from parity.supervise.waits import note, waiting
 
 Result = TypeVar("Result")
+_CLOSE_TIMEOUT_S = 600.0  # the step at hand ends within it
 
 
 class InlineRuntime(Runtime):
@@ -30,8 +32,17 @@ class InlineRuntime(Runtime):
 
     async def in_trainer(self, work: Callable[[], Result]) -> Result:
         """Run `work` in the trainer's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._trainer, work)
+
+        def noted() -> Result:
+            note("trainer", "took up a call")
+            try:
+                return work()
+            finally:
+                note("trainer", "ended a call")
+
+        return await asyncio.get_running_loop().run_in_executor(self._trainer, noted)
 
     async def close(self) -> None:
         """Wait for the trainer's thread to end."""
-        await asyncio.to_thread(self._trainer.shutdown, wait=True, cancel_futures=True)
+        with waiting("driver", "the end of the trainer's thread", deadline_s=_CLOSE_TIMEOUT_S):
+            await asyncio.to_thread(self._trainer.shutdown, wait=True, cancel_futures=True)

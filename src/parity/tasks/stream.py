@@ -64,6 +64,10 @@ class TaskStream:
         """The epoch that the next task belongs to, from 0."""
         return self._position // len(self._indices)
 
+    def epoch_of(self, position: int) -> int:
+        """The epoch of the task at a position, from 0."""
+        return position // len(self._indices)
+
     @property
     def num_skipped(self) -> int:
         """Distinct tasks passed over as too long since this stream was built."""

@@ -48,7 +48,14 @@ class CheckpointStore:
         self._dir = dir
         self._keep = keep
 
-    def save(self, step: int, write: Callable[[Path], None], state: Mapping[str, Json]) -> Path:
+    def save(
+        self,
+        step: int,
+        write: Callable[[Path], None],
+        state: Mapping[str, Json],
+        *,
+        published: Callable[[], None] = lambda: None,
+    ) -> Path:
         """Publish a checkpoint of `step`: what `write` puts into the folder it is given.
 
         A failure of `write`, or of the disk, leaves every older checkpoint as it was and no
@@ -58,6 +65,7 @@ class CheckpointStore:
             step: optimizer steps taken, >= 0.
             write: fills an empty folder; what it raises comes through, OSError apart.
             state: stored in the marker, so it becomes visible with the files.
+            published: called when the new one is complete and before older ones are removed.
 
         Raises CheckpointError where the disk refuses.
         """
@@ -83,6 +91,7 @@ class CheckpointStore:
                 old.rename(final)
             shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+        published()
         self._prune(step)
         logger.info("event=checkpoint_saved step=%d path=%s", step, final)
         return final

@@ -44,6 +44,20 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """How the trainer's ranks share a model: `replicate` x `shard` is their number."""
+
+    replicate: int = 1  # copies of the model, each sharded; >= 1
+    shard: int | None = None  # ranks that share one copy; null: all that are left
+    cpu_offload: bool = False  # parameters, gradients and moments rest in the host's memory
+
+    def __post_init__(self) -> None:
+        checks.at_least("replicate", self.replicate, 1)
+        if self.shard is not None:
+            checks.at_least("shard", self.shard, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
     """How a batch becomes one optimizer step."""
 

@@ -22,7 +22,7 @@ from parity.errors import UnsupportedError
 from parity.models.loading import vocab_size
 from parity.training.config import Dtype, TrainerConfig
 from parity.training.logprobs import logits_logprobs, token_logprobs
-from parity.training.packing import MicroBatch
+from parity.training.micro_batch import MicroBatch
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +45,11 @@ class TokenScores:
     entropy: Tensor  # nats; carries gradient only where that was asked for
 
 
-class Scorer:
-    """Scores the trained tokens of micro-batches under one model and one temperature."""
+class Scorer(nn.Module):
+    """Scores the trained tokens of micro-batches under one model and one temperature.
+
+    A module, so that what shards a model (FSDP2) sees decoder and head used in one forward.
+    """
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class Scorer:
         device: torch.device,
     ) -> None:
         """`model` is on `device` in float32; `temperature` is the sampling one, > 0."""
+        super().__init__()
         self.model = model
         self._config = config
         self._temperature = temperature
@@ -67,10 +71,19 @@ class Scorer:
         if reason is not None:
             logger.info("event=own_logits model=%s reason=%s", type(model).__name__, reason)
 
-    def __call__(
+    def scores(
         self, micro_batch: MicroBatch, *, needs_entropy_gradient: bool = False
     ) -> TokenScores:
         """Log-probs and entropies of the trained tokens, differentiable where grad is on."""
+        logprobs, entropy = self(micro_batch, needs_entropy_gradient)
+        return TokenScores(logprobs, entropy)
+
+    def forward(
+        self,
+        micro_batch: MicroBatch,
+        needs_entropy_gradient: bool,  # noqa: FBT001 (hooks of modules pass by position)
+    ) -> tuple[Tensor, Tensor]:
+        """The same as a plain tuple, which the hooks of a sharded module can look into."""
         outputs = self.outputs(micro_batch)
         if self._uses_own_logits:
             logprobs, entropy = logits_logprobs(
@@ -90,7 +103,7 @@ class Scorer:
                 chunk=self._config.vocabulary_chunk,
                 needs_entropy_gradient=needs_entropy_gradient,
             )
-        return TokenScores(micro_batch.per_token(logprobs), micro_batch.per_token(entropy))
+        return micro_batch.per_token(logprobs), micro_batch.per_token(entropy)
 
     def outputs(self, micro_batch: MicroBatch) -> Tensor:
         """What each prediction is made from: hidden states [U, H], or the model's own logits."""

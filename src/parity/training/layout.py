@@ -174,6 +174,17 @@ def split_rows(rows: Sequence[Row], *, max_tokens: int, pass_tokens: int) -> lis
     return result
 
 
+def share_out(lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Indices by rank: each to the rank with the least so far, longest first; deterministic."""
+    loads = [0] * size
+    shares: list[list[int]] = [[] for _ in range(size)]
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        rank = min(range(size), key=lambda r: (loads[r], r))
+        loads[rank] += lengths[index]
+        shares[rank].append(index)
+    return [sorted(share) for share in shares]
+
+
 def _rows_per_pass(length: int, max_tokens: int) -> int:
     return max(1, max_tokens // length)
 

@@ -18,18 +18,18 @@ the batch loss whatever the split, the order and the padding.
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from parity.algorithms.aggregation import token_weights
 from parity.algorithms.config import Aggregation
 from parity.errors import DataError
-from parity.training.layout import ModelCost, Row, split_kinds, split_rows, tree_rows
+from parity.training.layout import ModelCost, Row, share_out, split_kinds, split_rows, tree_rows
+from parity.training.micro_batch import Batch, MicroBatch, empty_micro_batch
 from parity.types import Sample
 
 Ints = NDArray[np.int64]
@@ -37,87 +37,15 @@ Floats = NDArray[np.float32]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatch:
-    """What one forward pass consumes: rows [R, L], U predictions in them, T trained tokens.
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of `size` equal parts of a batch."""
 
-    Prediction u is of token `targets[u]` from the hidden state at `rows[u], columns[u]`;
-    trained token t, of one sample, is prediction `predictions[t]`. Samples that go on alike
-    share predictions. All trained tokens of a sample are in one micro-batch.
-    """
-
-    tokens: Tensor  # [R, L] int64, 0 where padded
-    positions: Tensor | None  # [R, L] int64; None: 0 .. L-1 in every row
-    ends: Tensor | None  # [R, L] int64, one behind a column's branch; None: plain causal
-    rows: Tensor  # [U] int64
-    columns: Tensor  # [U] int64
-    targets: Tensor  # [U] int64
-    predictions: Tensor | None  # [T] int64 into U; None: U = T, in order
-    advantages: Tensor  # [T] float32
-    rollout_logprobs: Tensor  # [T] float32
-    weights: Tensor  # [T] float32, sum 1 over the batch
-    sample_index: Tensor  # [T] int64, place of the sample in the batch
-    versions: Tensor  # [T] int64
-    needs_gradient: bool  # False: every advantage is 0 and the objective needs one
-
-    @property
-    def num_padded_tokens(self) -> int:
-        """Columns of all rows, padding included."""
-        return self.tokens.numel()
-
-    def to(self, device: torch.device) -> "MicroBatch":
-        """The same micro-batch on `device`."""
-        if self.tokens.device == device:
-            return self
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {k: v.to(device) for k, v in values.items() if isinstance(v, Tensor)}
-        return replace(self, **moved)
-
-    def attention_mask(self) -> Tensor | None:
-        """What each column may look at, bool [R, 1, L, L]; None where plain causal.
-
-        A padded column looks at other padding, so that no row of the softmax is empty;
-        nothing looks at it.
-        """
-        if self.ends is None:
-            return None
-        columns = torch.arange(self.ends.shape[1], device=self.ends.device)
-        query, key = columns[:, None], columns[None, :]
-        return ((key <= query) & (query < self.ends[:, None, :]))[:, None]
-
-    def per_token(self, values: Tensor) -> Tensor:
-        """Values [U] of the predictions as values [T] of the trained tokens."""
-        return values if self.predictions is None else values.index_select(0, self.predictions)
+    rank: int
+    size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What one optimizer step consumes."""
-
-    micro_batches: tuple[MicroBatch, ...]
-    num_samples: int
-    num_untrained_samples: int  # without a trained token: they contribute nothing
-    num_trained_tokens: int  # under the loss mask
-    num_effective_tokens: int  # of these, the ones that the objective can learn from
-    num_input_tokens: int  # input tokens of all rows, without padding
-    num_unshared_tokens: int  # what they would be without prefix sharing
-
-    @property
-    def num_padded_tokens(self) -> int:
-        """Columns of all rows, padding included: what is computed."""
-        return sum(micro_batch.num_padded_tokens for micro_batch in self.micro_batches)
-
-    @property
-    def padding_share(self) -> float | None:
-        """Padding over all columns; None for an empty batch."""
-        columns = self.num_padded_tokens
-        return 1.0 - self.num_input_tokens / columns if columns else None
-
-    @property
-    def shared_share(self) -> float | None:
-        """Input tokens that prefix sharing saved over all of them; None for an empty batch."""
-        total = self.num_unshared_tokens
-        return 1.0 - self.num_input_tokens / total if total else None
+ALL = Share(0, 1)
 
 
 def pack(
@@ -128,8 +56,9 @@ def pack(
     prefix_sharing: bool,
     cost: ModelCost,
     skips_zero_advantage: bool = False,
+    share: Share = ALL,
 ) -> Batch:
-    """Lay samples out in rows and rows in micro-batches.
+    """Lay samples out in rows and rows in micro-batches; those of one rank of several.
 
     Args:
         samples: the whole batch; order is free.
@@ -139,6 +68,8 @@ def pack(
         cost: decides where sharing and splitting save time.
         skips_zero_advantage: whether a token without advantage has no gradient; samples that
             have no other tokens then get micro-batches of their own, which need no backward.
+        share: whose micro-batches are wanted of several ranks; each gets equally many of each
+            kind, empty ones where it has too few, and all counts are of the whole batch.
 
     Raises DataError for a sample that breaks its own shape rules.
     """
@@ -158,19 +89,26 @@ def pack(
     )
     if learning and sum(row.length for row in idle) <= cost.pass_tokens:
         idle, learning = [], learning + idle  # a pass of their own would cost more
-    return Batch(
-        micro_batches=tuple(
+    micro_batches: list[MicroBatch] = []
+    num_columns = 0
+    for found in (idle, learning):
+        runs = _runs(found, share.size, max_tokens=max_tokens, cost=cost)
+        mine = [
             _micro_batch(run, table, weights, needs_gradient=found is learning)
-            for found in (idle, learning)
-            for kind in split_kinds(found, cost)
-            for run in split_rows(kind, max_tokens=max_tokens, pass_tokens=cost.pass_tokens)
-        ),
+            for run in runs[share.rank]
+        ]
+        missing = max(map(len, runs)) - len(mine)
+        num_columns += sum(len(r) * max(row.length for row in r) for rank in runs for r in rank)
+        micro_batches += mine + [empty_micro_batch(needs_gradient=found is learning)] * missing
+    return Batch(
+        micro_batches=tuple(micro_batches),
         num_samples=len(samples),
         num_untrained_samples=len(samples) - len(trained),
         num_trained_tokens=table.size,
         num_effective_tokens=int(np.count_nonzero(effective)),
         num_input_tokens=sum(row.length for row in idle + learning),
         num_unshared_tokens=int(table.num_inputs.sum()),
+        num_padded_tokens=num_columns,
     )
 
 
@@ -283,6 +221,21 @@ def _rows(
     return rows + tree_rows(
         joined, lengths, np.array(commons, dtype=np.int64), cost=cost, max_tokens=max_tokens
     )
+
+
+def _runs(
+    rows: Sequence[Row], num_ranks: int, *, max_tokens: int, cost: ModelCost
+) -> list[list[list[Row]]]:
+    """By rank the rows of each of its micro-batches."""
+    shares = share_out([row.length for row in rows], num_ranks)
+    return [
+        [
+            run
+            for kind in split_kinds([rows[index] for index in share], cost)
+            for run in split_rows(kind, max_tokens=max_tokens, pass_tokens=cost.pass_tokens)
+        ]
+        for share in shares
+    ]
 
 
 def _common(first: Ints, second: Ints) -> int:

@@ -10,7 +10,8 @@ import torch
 from parity.models.loading import vocab_size
 from parity.training.forward import MASKED_ATTENTION, Scorer, attention_name, probe_tokens
 from parity.training.layout import ModelCost
-from parity.training.packing import Batch, pack
+from parity.training.micro_batch import Batch
+from parity.training.packing import pack
 from parity.types import NO_VERSION, Sample
 
 FLOAT32_TOLERANCE = 1e-3  # of log-probs in nats, and of outputs relative to the largest
@@ -82,7 +83,7 @@ def _scores(
     """Log-probs [T] and outputs [T, ...] of all micro-batches, in sample order."""
     with torch.no_grad():
         parts = [part.to(device) for part in batch.micro_batches]
-        logprobs = torch.cat([scorer(part).logprobs for part in parts])
+        logprobs = torch.cat([scorer.scores(part).logprobs for part in parts])
         outputs = torch.cat([part.per_token(scorer.outputs(part)) for part in parts]).float()
     order = torch.cat([part.sample_index for part in parts]).argsort(stable=True)
     return logprobs[order], outputs[order]

@@ -4,6 +4,8 @@
     FOLDER/trainer/                              optimizer moments, step, random generators,
                                                  by torch.distributed.checkpoint
 
+Several ranks write the weights into `trainer/` too, each its own part, and no Hugging Face
+folder; either kind is read by any number of ranks.
 Only tensors are stored in `trainer/`, under parameter names, and loading copies them into
 the live ones. The folder becomes a checkpoint by `checkpoint.py`, not here.
 """
@@ -18,8 +20,6 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
-from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -30,17 +30,25 @@ from parity.models.loading import load_model
 from parity.models.parameters import named_weights
 from parity.training.forward import attention_name
 from parity.training.optimizers import MOMENTS
+from parity.training.parallel.ranks import Ranks
 
 TRAINER_DIR = "trainer"
+WEIGHT = "weight."  # in front of a weight's name in trainer/
 HOST_RANDOM, DEVICE_RANDOM = "random.host", "random.device"
 
 
-def save(path: Path, *, model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
-    """Write weights and `tensors` into the folder `path`."""
-    save_model(path, model)
+def save(
+    path: Path, *, model: PreTrainedModel, tensors: Mapping[str, Tensor], ranks: Ranks
+) -> None:
+    """Write weights and `tensors` into the folder `path`; all ranks together."""
+    stored = dict(tensors)
+    if ranks.size == 1:
+        save_model(path, model)
+    else:
+        stored |= _sharded_weights(model)
     try:
         with _quiet():
-            save_tensors(dict(tensors), checkpoint_id=path / TRAINER_DIR, no_dist=True)
+            ranks.save(path / TRAINER_DIR, stored)
     except CheckpointException as error:  # a BaseException, which nobody else would catch
         causes = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes_of(error))
         raise CheckpointError(
@@ -54,32 +62,48 @@ def causes_of(error: CheckpointException) -> list[BaseException]:
     return [wrapped[0] for wrapped in error.failures.values()]
 
 
-def load(path: Path, *, model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> None:
+def load(
+    path: Path, *, model: PreTrainedModel, tensors: Mapping[str, Tensor], ranks: Ranks
+) -> None:
     """Copy what `save` wrote into the weights of `model` and into `tensors`, in place.
 
-    Raises CheckpointError where names or shapes differ.
+    The numbers of ranks then and now are free. Raises CheckpointError where names or shapes
+    differ.
     """
-    stored = dict(named_weights(_stored_model(path, model)))
-    live = dict(named_weights(model))
-    _check_names(path, "weights", {n: t.shape for n, t in stored.items()}, live)
     folder = path / TRAINER_DIR
     try:
-        metadata = FileSystemReader(folder).read_metadata()
-        shapes = {
-            name: entry.size
-            for name, entry in metadata.state_dict_metadata.items()
-            if isinstance(entry, TensorStorageMetadata)
-        }
-        _check_names(path, "optimizer state", shapes, tensors)
+        shapes = _stored_shapes(folder)
+        live, wanted = dict(named_weights(model)), dict(tensors)
+        if any(name.startswith(WEIGHT) for name in shapes):
+            wanted |= _sharded_weights(model)
+            copied: dict[str, Tensor] = {}
+        else:
+            copied = dict(named_weights(_stored_model(path, model)))
+            _check_names(path, "weights", {n: t.shape for n, t in copied.items()}, live)
+        _check_names(path, "optimizer state", shapes, wanted)
         with _quiet():
-            load_tensors(dict(tensors), checkpoint_id=folder, no_dist=True)
+            ranks.load(folder, wanted)
     except (OSError, RuntimeError, ValueError, CheckpointException) as error:
         raise CheckpointError(
             f"{folder} can't be read ({type(error).__name__}: {error}); take an older checkpoint."
         ) from error
     with torch.no_grad():
-        for name, tensor in live.items():
-            tensor.copy_(stored[name])
+        for name, tensor in copied.items():
+            live[name].copy_(ranks.spread(tensor, like=live[name]))
+
+
+def _stored_shapes(folder: Path) -> dict[str, torch.Size]:
+    metadata = FileSystemReader(folder).read_metadata()
+    return {
+        name: entry.size
+        for name, entry in metadata.state_dict_metadata.items()
+        if isinstance(entry, TensorStorageMetadata)
+    }
+
+
+def _sharded_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The live weights under names of their own beside the optimizer's."""
+    return {f"{WEIGHT}{name}": tensor for name, tensor in named_weights(model)}
 
 
 def save_model(path: Path, model: PreTrainedModel) -> None:

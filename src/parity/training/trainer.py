@@ -41,8 +41,10 @@ from parity.training import state
 from parity.training.config import AdamWConfig, ScheduleConfig, TrainerConfig
 from parity.training.forward import Scorer, prepare_model
 from parity.training.layout import ModelCost
+from parity.training.micro_batch import Batch, MicroBatch
 from parity.training.optimizers import build_adamw, set_learning_rate
-from parity.training.packing import Batch, MicroBatch, pack
+from parity.training.packing import Share, pack
+from parity.training.parallel.ranks import Alone, Ranks
 from parity.training.schedules import learning_rate_share
 from parity.training.sharing import sharing_fault
 from parity.types import Sample, StepReport
@@ -64,6 +66,7 @@ class Trainer:
         total_steps: int,
         temperature: float,
         device: torch.device,
+        ranks: Ranks | None = None,
     ) -> None:
         """Take over `model`: it is moved to `device` in float32 and trained in place.
 
@@ -79,6 +82,7 @@ class Trainer:
             total_steps: optimizer steps of the whole run, >= 1; the schedule's length.
             temperature: the sampling temperature, > 0.
             device: where everything is computed.
+            ranks: the ranks that train together, each with the same model; None: this one alone.
         """
         if not (math.isfinite(temperature) and temperature > 0.0):
             raise ConfigError(
@@ -95,13 +99,16 @@ class Trainer:
         self._config = config
         self._total_steps = total_steps
         self._device = device
+        self._ranks = ranks or Alone()
+        self._cost = ModelCost.of(model)
         self._scorer = Scorer(model, config=config, temperature=temperature, device=device)
         self._reference: Scorer | None = None
         if objective.needs_reference:
             frozen = copy.deepcopy(model).requires_grad_(False).eval()
             self._reference = Scorer(frozen, config=config, temperature=temperature, device=device)
+            self._ranks.shard(self._reference, model=frozen)
+        self._ranks.shard(self._scorer, model=model)
         self._optimizer = build_adamw(model.named_parameters(), optimizer)
-        self._cost = ModelCost.of(model)
         self._shares_prefixes = None if config.prefix_sharing == "auto" else False
         # The contract of a policy loss: 0 where the advantage is 0, in value and gradient.
         self._skips_zero_advantage = isinstance(objective, PolicyObjective) and not (
@@ -160,7 +167,7 @@ class Trainer:
         result = [torch.zeros(len(sample.tokens)) for sample in samples]
         for part in batch.micro_batches:
             with torch.no_grad():
-                logprobs = self._scorer(part.to(self._device)).logprobs.cpu()
+                logprobs = self._scorer.scores(part.to(self._device)).logprobs.cpu()
             for index, values in zip(*_by_sample(part, logprobs), strict=True):
                 result[index][torch.tensor(samples[index].loss_mask)] = values
         return result
@@ -170,7 +177,7 @@ class Trainer:
 
         They change with the next step: copy before then.
         """
-        return named_weights(self.model)
+        return [(name, self._ranks.whole(tensor)) for name, tensor in named_weights(self.model)]
 
     def aliases(self) -> tuple[tuple[str, str], ...]:
         """Tied weights: (name that is left out, name that is given)."""
@@ -178,7 +185,7 @@ class Trainer:
 
     def save(self, path: Path) -> None:
         """Write everything that `load` needs into the folder `path`."""
-        state.save(path, model=self.model, tensors=self._tensors())
+        state.save(path, model=self.model, tensors=self._tensors(), ranks=self._ranks)
 
     def load(self, path: Path) -> None:
         """Go on from what `save` wrote, bit for bit; the reference stays as it is.
@@ -186,7 +193,7 @@ class Trainer:
         Raises CheckpointError where the folder is of another model or optimizer.
         """
         tensors = self._tensors()
-        state.load(path, model=self.model, tensors=tensors)
+        state.load(path, model=self.model, tensors=tensors, ranks=self._ranks)
         self.step_index = int(tensors["step_index"])
         state.set_random_state(tensors, self._device)
 
@@ -205,6 +212,7 @@ class Trainer:
             prefix_sharing=self._shares_prefixes,
             cost=self._cost,
             skips_zero_advantage=self._skips_zero_advantage,
+            share=Share(self._ranks.rank, self._ranks.size),
         )
 
     def _may_share_prefixes(self) -> bool:
@@ -223,14 +231,16 @@ class Trainer:
                 terms.append(self._terms(part.to(self._device)))
             if part.needs_gradient:
                 terms[-1].loss.backward()
-        return _Totals.of(terms)
+        return _Totals.of(terms, self._ranks)
 
     def _terms(self, part: MicroBatch) -> ObjectiveTerms:
-        scores = self._scorer(part, needs_entropy_gradient=self._objective.needs_entropy_gradient)
+        scores = self._scorer.scores(
+            part, needs_entropy_gradient=self._objective.needs_entropy_gradient
+        )
         reference = None
         if self._reference is not None:
             with torch.no_grad():
-                reference = self._reference(part).logprobs
+                reference = self._reference.scores(part).logprobs
         fields = TokenFields(
             logprobs=scores.logprobs,
             rollout_logprobs=part.rollout_logprobs,
@@ -244,7 +254,7 @@ class Trainer:
 
     def _check_loss(self, totals: "_Totals") -> None:
         wrong = [i for i, loss in enumerate(totals.losses) if not math.isfinite(loss)]
-        if wrong or totals.num_not_finite:
+        if not math.isfinite(totals.loss) or totals.num_not_finite:
             raise TrainingError(
                 f"step {self.step_index + 1} is refused: the loss is {totals.loss}, and"
                 f" {totals.num_not_finite} of {totals.num_tokens} trained tokens have a log-prob,"
@@ -256,7 +266,7 @@ class Trainer:
     def _apply(self, rate: float) -> float:
         """Check, clip, step; returns the gradient norm before clipping."""
         gradients = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
-        norm = get_total_norm(gradients.values())
+        norm = self._ranks.whole(get_total_norm(gradients.values()))
         norm_value = float(norm)
         if not math.isfinite(norm_value):
             raise TrainingError(self._gradient_fault(gradients, norm_value))
@@ -294,23 +304,24 @@ class Trainer:
 class _Totals:
     """Sums over the micro-batches of a step, in float64."""
 
-    losses: list[float]  # per micro-batch
+    losses: list[float]  # per micro-batch of this rank
+    loss: float
     sums: Mapping[str, float]
 
     @classmethod
-    def of(cls, terms: Sequence[ObjectiveTerms]) -> "_Totals":
+    def of(cls, terms: Sequence[ObjectiveTerms], ranks: Ranks) -> "_Totals":
+        """Of this rank's micro-batches, added up over the ranks; the same on each of them."""
         names = list(terms[0].sums) if terms else []
         rows = [
             torch.stack([term.loss.detach(), *(term.sums[name] for name in names)])
             for term in terms
         ]
         table = torch.stack(rows).tolist() if rows else []
-        sums = {name: _sum([row[1 + i] for row in table]) for i, name in enumerate(names)}
-        return cls([row[0] for row in table], sums)
-
-    @property
-    def loss(self) -> float:
-        return _sum(self.losses)
+        if not table:
+            return cls([], 0.0, {})
+        local = [_sum([row[i] for row in table]) for i in range(1 + len(names))]
+        loss, *sums = ranks.add(torch.tensor(local, dtype=torch.float64)).tolist()
+        return cls([row[0] for row in table], loss, dict(zip(names, sums, strict=True)))
 
     @property
     def num_tokens(self) -> int:

@@ -13,7 +13,7 @@ from parity.observe.trackers.jsonl import JsonlTracker
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = ("main", "train", "sft", "evaluate", "resume", "runs", "show", "config")
+COMMANDS = ("main", "train", "sft", "evaluate", "resume", "runs", "show", "config", "doctor")
 ERRORS_ON_PURPOSE = ("rollouts.maxlag=2", "tasks.path=x.jsonl")
 
 
@@ -24,7 +24,8 @@ def documented() -> list[str]:
     texts += [import_module(f"parity.cli.{name}").EPILOG for name in COMMANDS]
     lines = (line.lstrip("#$ ") for text in texts for line in text.splitlines())
     shown = {re.split(r"\s{2,}|\s+#|\s>", line)[0] for line in lines if line.startswith("parity ")}
-    return sorted(line for line in shown if not re.search(r"RECIPE|RUN\b|\[KEY", line))
+    known = {line for line in shown if not line.startswith("parity ci ")}  # tests/unit/ci runs those
+    return sorted(line for line in known if not re.search(r"RECIPE|RUN\b|\[KEY", line))
 
 
 def test_there_are_documented_commands():
@@ -32,7 +33,9 @@ def test_there_are_documented_commands():
 
 
 @pytest.mark.parametrize("line", documented())
-def test_the_command_runs_as_it_is_written(line: str, launched, make_run, elsewhere: Path, capsys):
+def test_the_command_runs_as_it_is_written(
+    line: str, launched, make_run, elsewhere: Path, capsys, monkeypatch
+):
     for name in ("tasks.jsonl", "tasks.parquet", "mine.jsonl"):
         (elsewhere / name).write_text("")
     (elsewhere / "my-model").mkdir()
@@ -44,6 +47,10 @@ def test_the_command_runs_as_it_is_written(line: str, launched, make_run, elsewh
         tracker.start({})
         tracker.log(1, {"rollout/raw_reward": 0.5, "train/entropy": 1.0, "rollout/lag_mean": 0.0})
         tracker.finish()
+    (elsewhere / "facts.json").write_text('{"torch": {"version": "2.9.1+cpu"}}')
+    monkeypatch.setattr("parity.doctor.imports.try_torch", list)  # seconds; tests/runs try it
     code = main(shlex.split(line)[1:])
-    expected = 2 if line.endswith(ERRORS_ON_PURPOSE) else 0
-    assert code == expected, capsys.readouterr().err
+    expected = {2} if line.endswith(ERRORS_ON_PURPOSE) else {0}
+    if line.startswith("parity doctor"):
+        expected = {0, 1}  # a small machine has warnings
+    assert code in expected, capsys.readouterr().err

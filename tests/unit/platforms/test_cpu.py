@@ -37,3 +37,16 @@ def test_only_fp32_is_fast_and_threads_are_the_compute():
     assert platform.fast_dtypes() == ("float32",)
     assert platform.has_thread_budget
     platform.synchronize()
+
+
+def test_there_is_no_cache_no_ipc_and_no_second_device():
+    platform = CpuPlatform()
+    with pytest.raises(UnsupportedError, match="has no caching allocator; remove them"):
+        platform.set_allocator("expandable_segments:True")
+    with pytest.raises(UnsupportedError, match="has no device IPC"):
+        platform.ipc()
+    for call in (platform.set_device, platform.synchronize, platform.memory, platform.device_name):
+        with pytest.raises(UnsupportedError, match="device 1"):
+            call(1)
+    assert platform.device_name()
+    assert platform.capability() is None

@@ -54,7 +54,7 @@ def parts_of(samples, *, sharing):
 def assert_scores_are_naive(scorer, *, temperature, sharing):
     samples = ragged_samples(has_holes=True)
     for part in parts_of(samples, sharing=sharing):
-        scores = scorer(part)
+        scores = scorer.scores(part)
         for index in part.sample_index.unique().tolist():
             mine = part.sample_index == index
             naive = naive_logprobs(scorer.model, samples[index], temperature=temperature)
@@ -129,7 +129,7 @@ def test_gradient_checkpointing_recomputes_and_changes_no_gradient(family):
         count = [0]
         layer = next(m for m in model.modules() if type(m).__name__.endswith("MLP"))
         layer.register_forward_pre_hook(lambda *_, count=count: count.__setitem__(0, count[0] + 1))
-        scorer(part).logprobs.sum().backward()
+        scorer.scores(part).logprobs.sum().backward()
         gradients.append([p.grad for p in model.parameters()])
         calls.append(count[0])
     assert calls == [1, 2]
@@ -161,9 +161,9 @@ def test_bfloat16_runs_under_autocast_over_float32_weights():
     scorer = scorer_of(model, dtype="bfloat16")
     assert all(p.dtype == torch.float32 for p in model.parameters())
     part = parts_of(ragged_samples(), sharing=True)[0]
-    low = scorer(part)
+    low = scorer.scores(part)
     assert low.logprobs.dtype == torch.float32
-    full = scorer_of(tiny_model())(part)
+    full = scorer_of(tiny_model()).scores(part)
     torch.testing.assert_close(low.logprobs, full.logprobs, rtol=0.1, atol=0.3)
     assert not torch.equal(low.logprobs, full.logprobs)
     low.logprobs.sum().backward()

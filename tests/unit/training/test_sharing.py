@@ -54,6 +54,7 @@ def test_attention_code_without_free_masks_is_refused_by_name():
     model = tiny_model()
     model.config._attn_implementation = "flash_attention_2"
     scorer = Scorer.__new__(Scorer)
+    torch.nn.Module.__init__(scorer)
     scorer.model = model
     fault = sharing_fault(scorer, is_low_precision=False, device=CPU)
     assert fault is not None

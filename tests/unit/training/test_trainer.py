@@ -68,7 +68,7 @@ def test_shared_rows_give_the_loss_and_every_gradient_of_plain_rows(family, has_
         )
         loss = torch.zeros(())
         for part in batch.micro_batches:
-            scores = scorer(part, needs_entropy_gradient=True)
+            scores = scorer.scores(part, needs_entropy_gradient=True)
             values = scores.logprobs * part.advantages + 0.1 * scores.entropy
             loss = loss - (part.weights * values).sum()
         model.zero_grad()

@@ -27,6 +27,7 @@ from parity.algorithms.losses.ppo_clip import ppo_clip
 from parity.algorithms.objective import Objective, PolicyObjective
 from parity.training.config import AdamWConfig, ScheduleConfig, TrainerConfig
 from parity.training.layout import ModelCost
+from parity.training.parallel.ranks import Ranks
 from parity.training.trainer import Trainer
 from parity.types import Sample
 
@@ -50,7 +51,7 @@ def tiny_model(family: str = "qwen3", *, seed: int = 0, **settings: object) -> P
     }
     torch.manual_seed(seed)
     if family == "qwen3":
-        return Qwen3ForCausalLM(Qwen3Config(**shape, tie_word_embeddings=True, **settings))
+        return Qwen3ForCausalLM(Qwen3Config(**{**shape, "tie_word_embeddings": True, **settings}))
     if family == "llama":
         return LlamaForCausalLM(LlamaConfig(**shape, **settings))
     if family == "gemma2":
@@ -129,6 +130,7 @@ def tiny_trainer(
     config: TrainerConfig | None = None,
     total_steps: int = 10,
     temperature: float = 1.0,
+    ranks: Ranks | None = None,
 ) -> Trainer:
     return Trainer(
         model or tiny_model(),
@@ -139,6 +141,7 @@ def tiny_trainer(
         total_steps=total_steps,
         temperature=temperature,
         device=CPU,
+        ranks=ranks,
     )
 
 

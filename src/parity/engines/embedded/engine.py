@@ -110,6 +110,7 @@ class EmbeddedEngine(Engine):
         return EngineStats(
             sampled_tokens=self._scheduler.sampled_tokens,
             prefilled_tokens=self._scheduler.prefilled_tokens,
+            decoded_rows=self._scheduler.decoded_rows,
             busy_s=self._scheduler.busy_s,
             running=running,
             waiting=max(0, self._driver.num_pending - running),

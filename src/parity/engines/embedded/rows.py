@@ -1,11 +1,10 @@
-"""What is known about every request that is being decoded, one row per slot, as arrays.
+"""What is known about every request that is being decoded, one row each, as arrays.
 
-Used by the scheduler only. Rows 0 to `size` - 1 are live or holes that finished requests
-left; arrays instead of objects keep the Python work per token independent of the number of
-requests. Row i belongs to slot i of the cache.
+Used by the scheduler only. A request keeps its row from start to end; arrays instead of
+objects keep the Python work per token independent of the number of requests. Which slot of
+the cache a request reads is in `lanes.py`.
 """
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -25,11 +24,10 @@ class Rows:
     """The table of live requests."""
 
     def __init__(self, *, capacity: int) -> None:
-        self.size = 0
-        self.holes: list[int] = []
+        self.num_live = 0
         self.requests: list[Request | None] = [None] * capacity
-        self.next_token: Ints = np.zeros(capacity, np.int64)
-        self.length: Ints = np.zeros(capacity, np.int64)  # tokens in the cache
+        self.is_live: Bools = np.zeros(capacity, np.bool_)
+        self.newest: Ints = np.zeros(capacity, np.int64)  # token drawn last, not in the cache
         self.sampled: Ints = np.zeros(capacity, np.int64)  # answer tokens so far
         self.limit: Ints = np.zeros(capacity, np.int64)  # answer tokens at most
         self.planned: Ints = np.zeros(capacity, np.int64)  # prompt and answer tokens at most
@@ -44,125 +42,79 @@ class Rows:
         self.versions: Ints = np.zeros((capacity, 0), np.int64)
         self.logprobs: npt.NDArray[np.float32] = np.zeros((capacity, 0), np.float32)
 
-    @property
-    def num_live(self) -> int:
-        """Requests that are being decoded."""
-        return self.size - len(self.holes)
+    def live(self) -> Ints:
+        """The rows of requests that are being decoded, ascending."""
+        return np.flatnonzero(self.is_live)
 
-    def take_slots(self, count: int) -> list[int]:
-        """The lowest free slots, `count` of them; they count as live from now on."""
-        holes = sorted(self.holes)
-        from_holes, self.holes = holes[:count], holes[count:]
-        added = range(self.size, self.size + count - len(from_holes))
-        self.size += len(added)
-        return [*from_holes, *added]
+    def take(self, count: int) -> Ints:
+        """The lowest free rows, `count` of them; they are live from now on."""
+        rows = np.flatnonzero(~self.is_live)[:count]
+        self.is_live[rows] = True
+        self.num_live += count
+        return rows
 
-    def put(self, slot: int, request: Request, *, prompt_version: int) -> None:
+    def put(self, row: int, request: Request, *, prompt_version: int) -> None:
         """Start a request whose whole prompt will be in the cache."""
         sampling = request.sampling
-        self.requests[slot] = request
-        self.length[slot] = len(request.tokens)
-        self.sampled[slot] = 0
-        self.limit[slot] = sampling.max_new_tokens
-        self.planned[slot] = request.num_total_tokens
-        self.seed[slot] = request.seed & _SEED_MASK
-        self.temperature[slot] = sampling.temperature
-        self.top_p[slot] = sampling.top_p
-        self.top_k[slot] = sampling.top_k
-        self.has_stop_text[slot] = bool(sampling.stop)
-        self.prompt_version[slot] = prompt_version
+        self.requests[row] = request
+        self.sampled[row] = 0
+        self.limit[row] = sampling.max_new_tokens
+        self.planned[row] = request.num_total_tokens
+        self.seed[row] = request.seed & _SEED_MASK
+        self.temperature[row] = sampling.temperature
+        self.top_p[row] = sampling.top_p
+        self.top_k[row] = sampling.top_k
+        self.has_stop_text[row] = bool(sampling.stop)
+        self.prompt_version[row] = prompt_version
         self.stop_ids = _widened(self.stop_ids, len(sampling.stop_token_ids), _NO_TOKEN)
-        self.stop_ids[slot] = _NO_TOKEN
-        self.stop_ids[slot, : len(sampling.stop_token_ids)] = sampling.stop_token_ids
+        self.stop_ids[row] = _NO_TOKEN
+        self.stop_ids[row, : len(sampling.stop_token_ids)] = sampling.stop_token_ids
         self.tokens = _widened(self.tokens, sampling.max_new_tokens, 0)
         self.versions = _widened(self.versions, sampling.max_new_tokens, 0)
         self.logprobs = _widened(self.logprobs, sampling.max_new_tokens, 0)
 
-    def required(self, slot: int) -> Request:
-        """The request of a slot that is known to be live."""
-        request = self.requests[slot]
+    def required(self, row: int) -> Request:
+        """The request of a row that is known to be live."""
+        request = self.requests[row]
         if request is None:
-            raise AssertionError(f"slot {slot} is free")
+            raise AssertionError(f"row {row} is free")
         return request
 
     def record(
-        self, slots: Ints, ids: Ints, logprobs: npt.NDArray[np.float32], *, version: int
+        self, rows: Ints, ids: Ints, logprobs: npt.NDArray[np.float32], *, version: int
     ) -> None:
-        """Append one sampled token to each of these slots."""
-        place = self.sampled[slots]
-        self.tokens[slots, place] = ids
-        self.logprobs[slots, place] = logprobs
-        self.versions[slots, place] = version
-        self.sampled[slots] += 1
-        self.next_token[slots] = ids
+        """Append one sampled token to each of these rows."""
+        place = self.sampled[rows]
+        self.tokens[rows, place] = ids
+        self.logprobs[rows, place] = logprobs
+        self.versions[rows, place] = version
+        self.sampled[rows] += 1
+        self.newest[rows] = ids
 
-    def hit_stop_id(self, slots: Ints, ids: Ints) -> Bools:
-        """Which of these slots' newest tokens `ids` is one of the request's stop ids."""
-        return (self.stop_ids[slots] == ids[:, None]).any(axis=1)
+    def hit_stop_id(self, rows: Ints, ids: Ints) -> Bools:
+        """Which of these rows' newest tokens `ids` is one of the request's stop ids."""
+        return (self.stop_ids[rows] == ids[:, None]).any(axis=1)
 
-    def answer(self, slot: int) -> Ints:
+    def answer(self, row: int) -> Ints:
         """The tokens sampled so far (a view)."""
-        return self.tokens[slot, : self.sampled[slot]]
+        return self.tokens[row, : self.sampled[row]]
 
-    def completion(self, slot: int, reason: FinishReason) -> Completion:
-        """What was sampled in a slot."""
-        count = self.sampled[slot]
+    def completion(self, row: int, reason: FinishReason) -> Completion:
+        """What was sampled in a row."""
+        count = self.sampled[row]
         return Completion(
-            tokens=tuple(self.tokens[slot, :count].tolist()),
-            logprobs=tuple(self.logprobs[slot, :count].tolist()),
-            versions=tuple(self.versions[slot, :count].tolist()),
+            tokens=tuple(self.tokens[row, :count].tolist()),
+            logprobs=tuple(self.logprobs[row, :count].tolist()),
+            versions=tuple(self.versions[row, :count].tolist()),
             finish_reason=reason,
-            prompt_version=int(self.prompt_version[slot]),
+            prompt_version=int(self.prompt_version[row]),
         )
 
-    def free(self, slot: int) -> None:
-        """Make a live slot a hole."""
-        self.requests[slot] = None
-        self.has_stop_text[slot] = False
-        self.stop_ids[slot] = _NO_TOKEN
-        self.holes.append(slot)
-
-    def plan_closing(self) -> tuple[list[int], list[int]]:
-        """Which last live rows fill which holes: (sources, targets), all different."""
-        live = self.size - len(self.holes)
-        targets = sorted(hole for hole in self.holes if hole < live)
-        holes = set(self.holes)
-        sources = [slot for slot in range(live, self.size) if slot not in holes]
-        return sources, targets
-
-    def drop_holes(self) -> None:
-        """The last rows are free after the moves of `plan_closing`."""
-        self.size -= len(self.holes)
-        self.holes = []
-
-    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Move live rows, all at once; what isn't a target afterwards counts as free."""
-        for column in self._columns():
-            column[targets] = column[sources]
-        moved = [self.requests[source] for source in sources]
-        for source in sources:
-            self.requests[source] = None
-        for target, request in zip(targets, moved, strict=True):
-            self.requests[target] = request
-
-    def _columns(self) -> tuple[npt.NDArray[np.generic], ...]:
-        return (
-            self.next_token,
-            self.length,
-            self.sampled,
-            self.limit,
-            self.planned,
-            self.seed,
-            self.temperature,
-            self.top_p,
-            self.top_k,
-            self.has_stop_text,
-            self.prompt_version,
-            self.stop_ids,
-            self.tokens,
-            self.versions,
-            self.logprobs,
-        )
+    def free(self, row: int) -> None:
+        """Let go of a live row."""
+        self.requests[row] = None
+        self.is_live[row] = False
+        self.num_live -= 1
 
 
 def _widened(table: npt.NDArray[Kind], width: int, fill: int) -> npt.NDArray[Kind]:

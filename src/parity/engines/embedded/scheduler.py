@@ -3,18 +3,20 @@
 Driven by the engine, one call of `step` at a time, in the engine's decoding thread; nothing
 else touches its state while a step runs, except `interrupt`. Requests start in the order
 they came; a finished one leaves at once and its slot is filled again before the next token.
-Given the same calls of `step`, the batches and so the results are the same bit for bit.
+Requests with the same history are one row of a forward pass (`lanes.py`) and are drawn for one
+by one. Given the same calls of `step`, the batches and so the results are the same bit for bit.
 """
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from parity.engines.embedded.decoders.decoder import Decoder, Span
+from parity.engines.embedded.lanes import Copies, Lanes, Seating
 from parity.engines.embedded.prompts import Prompt, ResidentPrompts, plan_batches, prefill
 from parity.engines.embedded.request import Finished, Request
 from parity.engines.embedded.rows import Rows
@@ -41,23 +43,31 @@ class Scheduler:
         eos_token_ids: Set[int],
         decode_text: DecodeText | None,
         version: int,
+        shares_histories: bool = True,
     ) -> None:
-        """`decode_text` is needed only for requests with stop strings."""
+        """`decode_text` is needed only for requests with stop strings.
+
+        Without `shares_histories` every request is decoded in a row of its own, which is for
+        comparison: the same answers but for rounding, and never less work.
+        """
         self._decoder = decoder
         self.max_concurrent = max_concurrent
         self._prefill_tokens = prefill_tokens
         self._decode_text = decode_text
+        self._shares_histories = shares_histories
         self._cache = decoder.new_cache()
         self._rows = Rows(capacity=max_concurrent)
+        self._lanes = Lanes(capacity=max_concurrent)
+        self._seating: tuple[Seating, SamplingPlan] | None = None  # None: not as it was
         self._resident = ResidentPrompts()
         self._waiting: deque[Request] = deque()
-        self._plan: SamplingPlan | None = None  # of the rows as they are; None: rows changed
         self._ends = np.zeros(decoder.vocabulary_size, np.bool_)
         self._ends[[token for token in eos_token_ids if token < decoder.vocabulary_size]] = True
         self._is_interrupted = False
         self.version = version
         self.sampled_tokens = 0
         self.prefilled_tokens = 0
+        self.decoded_rows = 0
         self.busy_s = 0.0
 
     @property
@@ -116,8 +126,9 @@ class Scheduler:
         """Forget all requests."""
         self._waiting.clear()
         self._rows = Rows(capacity=self.max_concurrent)
+        self._lanes = Lanes(capacity=self.max_concurrent)
+        self._seating = None
         self._resident.clear()
-        self._plan = None
 
     def free(self) -> None:
         """Forget all requests and give the cache's memory back."""
@@ -129,40 +140,42 @@ class Scheduler:
         dropped = [request for request in self._waiting if request.request_id in aborted]
         self._waiting = deque(r for r in self._waiting if r.request_id not in aborted)
         finished = [Finished(request, Completion((), (), (), "abort")) for request in dropped]
-        for slot in range(self._rows.size):
-            request = self._rows.requests[slot]
-            if request is not None and request.request_id in aborted:
-                finished.append(self._end(slot, "abort"))
+        for row in self._rows.live().tolist():
+            if self._rows.required(row).request_id in aborted:
+                finished.append(self._end(row, "abort"))
         return finished
 
     def _admit(self) -> list[Finished]:
-        """Start as many waiting requests as there are slots; those that end at once."""
+        """Start as many waiting requests as may run, equal prompts on one lane; those that end."""
         count = min(len(self._waiting), self.max_concurrent - self._rows.num_live)
         if count == 0:
             return []
-        self._plan = None
+        self._seating = None
         requests = [self._waiting.popleft() for _ in range(count)]
-        slots = self._rows.take_slots(count)
-        longest = max(len(request.tokens) for request in requests)
+        prompts = dict.fromkeys(request.tokens for request in requests)
+        taken = self._lanes.take(len(prompts), riders=self._rows.live())
+        lanes = dict(zip(prompts, taken.tolist(), strict=True))
+        rows = self._rows.take(count)
+        for row, request in zip(rows.tolist(), requests, strict=True):
+            self._rows.put(row, request, prompt_version=self.version)
+            self._lanes.board(row, lanes[request.tokens], length=len(request.tokens))
+        longest = max(map(len, prompts))
         planned = max(request.num_total_tokens for request in requests)
-        self._cache.reserve(slots=self._rows.size, length=longest + 1, planned_length=planned)
-        by_prompt: dict[Prompt, list[int]] = {}
-        for slot, request in zip(slots, requests, strict=True):
-            self._rows.put(slot, request, prompt_version=self.version)
-            by_prompt.setdefault(request.tokens, []).append(slot)
-        logits = self._copy_residents(by_prompt)
-        logits |= self._prefill(
-            {prompt: slots for prompt, slots in by_prompt.items() if prompt not in logits}
+        slots = self._rows.num_live  # as many lanes as there may be without another admission
+        self._cache.reserve(slots=slots, length=longest + 1, planned_length=planned)
+        logits = self._copy_residents(lanes)
+        logits |= self._prefill({p: lane for p, lane in lanes.items() if p not in logits})
+        for prompt, lane in lanes.items():
+            self._resident.put(lane, prompt, logits[prompt])
+        places = {prompt: place for place, prompt in enumerate(lanes)}
+        of = np.array([places[request.tokens] for request in requests], np.int64)
+        after = torch.stack([logits[prompt] for prompt in lanes])
+        return self._sample(
+            after, rows, self._plan_for(rows), of=of if len(prompts) < count else None
         )
-        for prompt, siblings in by_prompt.items():
-            for slot in siblings:
-                self._resident.put(slot, prompt, logits[prompt])
-        started = np.array(slots, np.int64)
-        after = torch.stack([logits[request.tokens] for request in requests])
-        return self._sample(after, started, self._plan_for(started))
 
-    def _copy_residents(self, by_prompt: Mapping[Prompt, list[int]]) -> dict[Prompt, torch.Tensor]:
-        """Copy prompts that some slot holds; the logits after each of them.
+    def _copy_residents(self, lanes: Mapping[Prompt, int]) -> dict[Prompt, torch.Tensor]:
+        """Copy prompts that some slot holds to their lanes; the logits after each of them.
 
         All copies happen at once, because a slot may be the source of one and the target of
         another.
@@ -170,119 +183,137 @@ class Scheduler:
         sources: list[int] = []
         targets: list[int] = []
         logits: dict[Prompt, torch.Tensor] = {}
-        for prompt, slots in by_prompt.items():
+        for prompt, lane in lanes.items():
             found = self._resident.find(prompt)
             if found is not None:
-                sources += [found[0]] * len(slots)
-                targets += slots
+                sources.append(found[0])
+                targets.append(lane)
                 logits[prompt] = found[1]
         self._cache.copy(sources, targets, length=max(map(len, logits), default=0))
-        for slots in by_prompt.values():
-            for slot in slots:
-                self._resident.drop(slot)
+        for lane in lanes.values():
+            self._resident.drop(lane)
         return logits
 
-    def _prefill(self, by_prompt: Mapping[Prompt, list[int]]) -> dict[Prompt, torch.Tensor]:
-        """Run each prompt once and copy it to its siblings; the logits after each of them."""
-        prompts = list(by_prompt)
+    def _prefill(self, lanes: Mapping[Prompt, int]) -> dict[Prompt, torch.Tensor]:
+        """Run each prompt once, into its lane; the logits after each of them."""
+        prompts = list(lanes)
         found: dict[Prompt, torch.Tensor] = {}
         for batch in plan_batches(prompts, limit=self._prefill_tokens):
             chosen = [prompts[index] for index in batch]
-            firsts = [by_prompt[prompt][0] for prompt in chosen]
-            logits = prefill(self._decoder, self._cache, chosen, firsts, limit=self._prefill_tokens)
+            slots = [lanes[prompt] for prompt in chosen]
+            logits = prefill(self._decoder, self._cache, chosen, slots, limit=self._prefill_tokens)
             found |= zip(chosen, logits, strict=True)
-            self.prefilled_tokens += sum(len(prompt) for prompt in chosen)
-            sources = [by_prompt[prompt][0] for prompt in chosen for _ in by_prompt[prompt][1:]]
-            targets = [slot for prompt in chosen for slot in by_prompt[prompt][1:]]
-            self._cache.copy(sources, targets, length=max(map(len, chosen)))
+            self.prefilled_tokens += sum(map(len, chosen))
         return found
 
     def _decode(self) -> list[Finished]:
         """One token for every live request; those that finished with it."""
+        self._split()
         spans = self._arrange()
-        rows, size = self._rows, self._rows.size
-        slots = np.arange(size)
-        if self._plan is None:
-            self._plan = self._plan_for(slots)
+        rows, lanes = self._rows, self._lanes
+        seating, plan = self._seated()
         device = self._decoder.device
         logits = self._decoder.decode(
             self._cache,
-            tokens=torch.from_numpy(rows.next_token[:size]).to(device),
-            lengths=torch.from_numpy(rows.length[:size]).to(device),
+            tokens=torch.from_numpy(rows.newest[seating.rows[seating.first]]).to(device),
+            lengths=torch.from_numpy(lanes.length[: lanes.size]).to(device),
             spans=spans,
         )
-        rows.length[:size] += 1
-        return self._sample(logits, slots, self._plan)
+        lanes.length[: lanes.size] += 1
+        self.decoded_rows += lanes.size
+        return self._sample(logits, seating.rows, plan, of=seating.lanes)
+
+    def _seated(self) -> tuple[Seating, SamplingPlan]:
+        """Who rides where, and how they are sampled, found anew where it changed."""
+        if self._seating is None:
+            seating = self._lanes.seat(self._rows.live())
+            self._seating = seating, self._plan_for(seating.rows)
+        return self._seating
+
+    def _split(self) -> None:
+        """Requests of one lane that drew different tokens go on in lanes of their own."""
+        if self._seating is not None and not self._seating[0].is_shared:
+            return
+        riders = self._rows.live()
+        drawn = self._rows.newest[riders] if self._shares_histories else riders
+        self._relocate(self._lanes.split(riders, drawn).by_length())
 
     def _arrange(self) -> list[Span]:
-        """Close holes, make room for one more token, and order the slots into spans."""
-        rows = self._rows
-        if rows.holes:
-            self._plan = None
-            self._move(*rows.plan_closing())
-            rows.drop_holes()
-        lengths = rows.length[: rows.size]
+        """Close holes, make room for one more token, and order the lanes into spans."""
+        lanes = self._lanes
+        if self._seating is None:
+            self._relocate(lanes.close(self._rows.live()).by_length())
+        lengths = lanes.length[: lanes.size]
         longest = int(lengths.max()) + 1
         if longest > self._cache.length:
-            planned = int(rows.planned[: rows.size].max())
-            self._cache.reserve(slots=rows.size, length=longest, planned_length=planned)
+            planned = int(self._rows.planned[self._rows.live()].max())
+            self._cache.reserve(slots=lanes.size, length=longest, planned_length=planned)
         arrangement = arrange(lengths, room=self._cache.length, may_move=self._decoder.uses_spans)
-        self._move(arrangement.sources, arrangement.targets)
+        if len(arrangement.sources):
+            riders = self._rows.live()
+            self._relocate([lanes.move(arrangement.sources, arrangement.targets, riders=riders)])
         return arrangement.spans
 
-    def _move(self, sources: list[int], targets: list[int]) -> None:
-        """Move live requests to other slots, all at once."""
-        if sources:
-            self._plan = None
-            longest = int(self._rows.length[sources].max())
-            self._cache.copy(sources, targets, length=longest)
-            self._rows.move(sources, targets)
+    def _relocate(self, parts: Iterable[Copies]) -> None:
+        """Copy lanes to other slots, part by part and inside a part all at once."""
+        for part in parts:
+            sources, targets = part.sources.tolist(), part.targets.tolist()
+            self._cache.copy(sources, targets, length=int(part.lengths.max()))
             self._resident.move(sources, targets)
+            self._seating = None
 
-    def _plan_for(self, slots: Ints) -> SamplingPlan:
-        rows = self._rows
+    def _plan_for(self, rows: Ints) -> SamplingPlan:
+        table = self._rows
         return SamplingPlan.of(
-            temperature=rows.temperature[slots],
-            top_p=rows.top_p[slots],
-            top_k=rows.top_k[slots],
+            temperature=table.temperature[rows],
+            top_p=table.top_p[rows],
+            top_k=table.top_k[rows],
             device=self._decoder.device,
         )
 
-    def _sample(self, logits: torch.Tensor, slots: Ints, plan: SamplingPlan) -> list[Finished]:
-        """Draw and record one token for each of `slots` (logits [rows, V])."""
-        rows = self._rows
-        noise = torch.from_numpy(uniforms(rows.seed[slots], rows.sampled[slots]))
+    def _sample(
+        self, logits: torch.Tensor, rows: Ints, plan: SamplingPlan, *, of: Ints | None
+    ) -> list[Finished]:
+        """Draw and record one token for each of `rows`.
+
+        `of` [R] is the row of `logits` [lanes, V] for each of them; None: they are in order.
+        """
+        table = self._rows
+        if of is not None:
+            logits = logits.index_select(0, torch.from_numpy(of).to(logits.device))
+        noise = torch.from_numpy(uniforms(table.seed[rows], table.sampled[rows]))
         drawn, scored = sample(logits, plan, noise.to(logits.device))
         ids, logprobs = drawn.cpu().numpy(), scored.cpu().numpy()
         num_broken = int((~np.isfinite(logprobs)).sum())
         if num_broken:
             raise EngineError(
-                f"the logits of {num_broken} of {len(slots)} requests aren't finite under version "
+                f"the logits of {num_broken} of {len(rows)} requests aren't finite under version "
                 f"{self.version}; its weights are broken."
             )
-        rows.record(slots, ids, logprobs, version=self.version)
-        self.sampled_tokens += len(slots)
-        return self._end_finished(slots, ids)
+        table.record(rows, ids, logprobs, version=self.version)
+        self.sampled_tokens += len(rows)
+        return self._end_finished(rows, ids)
 
-    def _end_finished(self, slots: Ints, ids: Ints) -> list[Finished]:
+    def _end_finished(self, rows: Ints, ids: Ints) -> list[Finished]:
         """End the requests whose newest token `ids` is their last."""
-        rows = self._rows
-        is_stop = self._ends[ids] | rows.hit_stop_id(slots, ids)
-        for index in np.flatnonzero(rows.has_stop_text[slots] & ~is_stop):
-            is_stop[index] = self._completes_stop(int(slots[index]))
-        is_last = is_stop | (rows.sampled[slots] >= rows.limit[slots])
+        table = self._rows
+        is_stop = self._ends[ids] | table.hit_stop_id(rows, ids)
+        for index in np.flatnonzero(table.has_stop_text[rows] & ~is_stop):
+            is_stop[index] = self._completes_stop(int(rows[index]))
+        is_last = is_stop | (table.sampled[rows] >= table.limit[rows])
         return [
-            self._end(int(slots[index]), "stop" if is_stop[index] else "length")
+            self._end(int(rows[index]), "stop" if is_stop[index] else "length")
             for index in np.flatnonzero(is_last)
         ]
 
-    def _completes_stop(self, slot: int) -> bool:
+    def _completes_stop(self, row: int) -> bool:
         if self._decode_text is None:
             raise AssertionError("a request with stop strings was let in without decode_text")
-        stop = self._rows.required(slot).sampling.stop
-        return completes_stop(self._rows.answer(slot).tolist(), stop, self._decode_text)
+        stop = self._rows.required(row).sampling.stop
+        return completes_stop(self._rows.answer(row).tolist(), stop, self._decode_text)
 
-    def _end(self, slot: int, reason: FinishReason) -> Finished:
-        finished = Finished(self._rows.required(slot), self._rows.completion(slot, reason))
-        self._rows.free(slot)
+    def _end(self, row: int, reason: FinishReason) -> Finished:
+        finished = Finished(self._rows.required(row), self._rows.completion(row, reason))
+        self._rows.free(row)
+        self._seating = None
         return finished

@@ -25,8 +25,8 @@ class Arrangement:
     """Spans, and which slots have to change places first (all at once) for them to hold."""
 
     spans: list[Span]
-    sources: list[int]
-    targets: list[int]
+    sources: Ints
+    targets: Ints
 
 
 def arrange(lengths: Ints, *, room: int, may_move: bool) -> Arrangement:
@@ -39,15 +39,21 @@ def arrange(lengths: Ints, *, room: int, may_move: bool) -> Arrangement:
     """
     needed = lengths + 1
     longest = int(needed.max())
-    classes = np.searchsorted(_EDGES, needed)
+    classes = length_classes(needed)
     if not may_move or int(classes.max()) == int(classes.min()):
-        return Arrangement([Span(0, len(needed), _rounded(longest, room))], [], [])
+        none = np.zeros(0, np.int64)
+        return Arrangement([Span(0, len(needed), _rounded(longest, room))], none, none)
     spans, span_of_class = _merge_classes(needed, classes, room=room)
     wanted = np.repeat(np.arange(len(spans)), [span.stop - span.start for span in spans])
     current = span_of_class[classes]
     misplaced = np.flatnonzero(current != wanted)
     sources = misplaced[np.argsort(current[misplaced], kind="stable")]
-    return Arrangement(spans, sources.tolist(), misplaced.tolist())
+    return Arrangement(spans, sources, misplaced)
+
+
+def length_classes(lengths: Ints) -> Ints:
+    """The coarse class of each length: short, or within a factor of two of each other."""
+    return np.searchsorted(_EDGES, lengths)
 
 
 def _merge_classes(needed: Ints, classes: Ints, *, room: int) -> tuple[list[Span], Ints]:

@@ -1,0 +1,1 @@
+"""Intel GPUs as a platform of Parity."""

@@ -1,0 +1,1 @@
+"""Spreads tests over shards by their estimated times, and checks the estimates."""

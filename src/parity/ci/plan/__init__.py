@@ -1,0 +1,1 @@
+"""Everything together: event and repository in, a plan with shards and reasons out."""

@@ -1,0 +1,1 @@
+"""What an event means, which tests it selects, and which of them the changed paths spare."""

@@ -1,0 +1,46 @@
+"""Refuses tests that branch on the hardware: a variant is a file of its own.
+
+Used by `reading.py`. What counts as asking for hardware is data of the repository
+(`forbidden_branches` of a backend in ci.toml).
+"""
+
+import ast
+
+from parity.ci.config import Config
+from parity.ci.registry.problems import Problem
+
+BRANCHES = (ast.If, ast.IfExp, ast.While)
+
+
+def branch_problems(text: str, path: str, config: Config) -> list[Problem]:
+    """A problem for each `if` whose condition asks for a name that ci.toml forbids there."""
+    markers = {
+        marker: backend
+        for backend in config.backends.values()
+        for marker in backend.forbidden_branches
+        if marker.rpartition(".")[2] in text
+    }
+    if not markers:
+        return []
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return []  # the file fails where it runs, and where it registers it is refused already
+    problems: list[Problem] = []
+    for node in ast.walk(tree):
+        if not isinstance(node, BRANCHES):
+            continue
+        asked = {ast.unparse(each) for each in ast.walk(node.test) if _is_name(each)}
+        for marker, backend in markers.items():
+            if any(name == marker or name.endswith(f".{marker}") for name in asked):
+                own = f"test_{backend.variant or backend.name}_<name>.py"
+                text = (
+                    f"branches on {marker}; a hardware variant is a file of its own ({own}) that"
+                    " shares a case table (register_ci_cases)."
+                )
+                problems.append(Problem(path, node.lineno, text))
+    return problems
+
+
+def _is_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute)

@@ -1,0 +1,113 @@
+"""Finds the test files of a repository and reads them all: `collect`.
+
+Used by the plan. Invariant: a file that looks like a test, or that registers itself, is either in
+the inventory or named in the error; none is passed over.
+"""
+
+import os
+from collections.abc import Iterator
+from datetime import date
+from fnmatch import fnmatchcase
+
+from parity.ci.config import Config
+from parity.ci.globs import expands
+from parity.ci.model import Inventory, TestFile
+from parity.ci.registry import outline
+from parity.ci.registry.arguments import is_below
+from parity.ci.registry.problems import Problem, RegistrationError
+from parity.ci.registry.reading import read_test
+from parity.ci.registry.whole import whole_problems, with_cases
+
+SKIPPED = ("__pycache__", "node_modules", "build", "dist", "venv")
+
+
+def collect(config: Config, today: date) -> Inventory:
+    """Every registered test file. Raises RegistrationError that names every problem found."""
+    files: list[TestFile] = []
+    problems: list[Problem] = []
+    for root in config.project.roots:
+        if not (config.root / root).is_dir():
+            line = config.path.name
+            problems.append(Problem(line, 1, f"project.roots names {root}, which is no folder."))
+    for path, is_link in sorted(python_files(config)):
+        file, found = _one(path, config, today, is_link=is_link)
+        problems.extend(found)
+        if file is not None:
+            files.append(file)
+    files, found = with_cases(files, config)
+    problems.extend(found)
+    problems.extend(whole_problems(files, config))
+    if problems:
+        raise RegistrationError(problems)
+    return Inventory(tuple(files))
+
+
+def python_files(config: Config) -> Iterator[tuple[str, bool]]:
+    """Every .py file of the repository, and whether it is a link; hidden and excluded ones not."""
+    root = str(config.root)
+    pending = [""]
+    while pending:
+        folder = pending.pop()
+        with os.scandir(os.path.join(root, folder)) as entries:  # noqa: PTH118 per-entry speed
+            for entry in entries:
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.name.startswith(".") or _is_excluded(path, config):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name not in SKIPPED and not _is_environment(entry):
+                        pending.append(path)
+                elif entry.name.endswith(".py"):
+                    yield path, entry.is_symlink()
+
+
+def _is_environment(entry: "os.DirEntry[str]") -> bool:
+    return os.path.exists(f"{entry.path}/pyvenv.cfg")  # noqa: PTH110 per-entry speed
+
+
+def _is_excluded(path: str, config: Config) -> bool:
+    return any(expands(glob, path) or expands(glob, f"{path}/") for glob in config.project.exclude)
+
+
+def _one(
+    path: str, config: Config, today: date, *, is_link: bool
+) -> tuple[TestFile | None, list[Problem]]:
+    name = path.rpartition("/")[2]
+    is_named = any(fnmatchcase(name, pattern) for pattern in config.project.patterns)
+    is_inside = any(is_below(path, root) for root in config.project.roots)
+    if not is_inside:
+        return None, [_outside(path, config)] if is_named else []
+    text, problem = _text(config, path, is_link=is_link)
+    if text is None:
+        return None, [problem] if problem is not None and is_named else []
+    if is_named:
+        read = read_test(text, path, config, today)
+        return read.file, list(read.problems)
+    line = outline.first_call(text) if outline.mentions(text) else 0
+    return None, [_unnamed(path, line, config)] if line else []
+
+
+def _outside(path: str, config: Config) -> Problem:
+    roots = ", ".join(config.project.roots)
+    text = (
+        f"is a test outside the folders of tests ({roots}); move it, or name it in"
+        " project.exclude of ci.toml."
+    )
+    return Problem(path, 1, text)
+
+
+def _unnamed(path: str, line: int, config: Config) -> Problem:
+    patterns = ", ".join(config.project.patterns)
+    text = (
+        f"registers itself, but its name matches none of {patterns}; it would never run. Rename it."
+    )
+    return Problem(path, line, text)
+
+
+def _text(config: Config, path: str, *, is_link: bool) -> tuple[str | None, Problem | None]:
+    if is_link:
+        return None, Problem(path, 1, "is a symbolic link; a test must be a file of its own.")
+    try:
+        data = (config.root / path).read_bytes()
+        return data.decode("utf-8-sig").replace("\r\n", "\n"), None
+    except (OSError, UnicodeDecodeError) as error:
+        return None, Problem(path, 1, f"can't be read as UTF-8 text ({error}).")

@@ -1,0 +1,145 @@
+"""Who may use which device of this host: one lock file per device, held with flock.
+
+Every job of a host, in whatever container, must see the same lease folder. The kernel frees a
+lock with its holder's death, so none is ever stale; the file's text names the holder, for
+messages and so that the next holder can end what a killed job has left running. Invariant: a
+job takes all its devices or none, so two jobs can't wait for each other.
+"""
+
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import cast
+
+from parity.ci.run.processes import kill_marked
+from parity.errors import ParityError
+
+_POLL_S = 0.2
+_SHARED = 0o777  # the jobs of a host may run as different users
+
+
+class LeaseError(ParityError):
+    """The devices that a shard needs are held by others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds a device, as its lock file says."""
+
+    job: str  # what runs: suite and shard
+    pid: int
+    host: str  # name of the machine or container
+    marker: str  # beginning of the marker of all its processes
+    since: str  # UTC
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The devices of a shard, by key, and what was ended to get them."""
+
+    keys: tuple[str, ...]
+    ended: tuple[str, ...]  # processes that a dead job had left
+
+
+@contextmanager
+def lease(
+    keys: Sequence[str], count: int, owner: Owner, *, folder: Path, timeout_s: float
+) -> Generator[Lease]:
+    """Hold `count` of the devices `keys` (best first); waits for other jobs until the timeout.
+
+    Raises LeaseError, which names the holders.
+    """
+    _make_shared(folder)
+    deadline = time.monotonic() + timeout_s
+    while not (held := _try(keys, count, folder)):
+        if time.monotonic() >= deadline:
+            raise LeaseError(_busy(keys, count, folder, timeout_s))
+        time.sleep(_POLL_S)
+    try:
+        ended = [text for key, file in held.items() for text in _end_last_owner(key, file, owner)]
+        yield Lease(tuple(held), tuple(ended))
+    finally:
+        for file in held.values():
+            os.ftruncate(file, 0)  # in good order: nothing is left to be ended
+            os.close(file)
+
+
+def holder(key: str, folder: Path) -> Owner | None:
+    """Who the lock file of a device names; None for a device that was given back."""
+    try:
+        return _parse(_path(folder, key).read_text(encoding="utf-8"))
+    except OSError:
+        return None
+
+
+def _try(keys: Sequence[str], count: int, folder: Path) -> dict[str, int]:
+    """The first `count` devices that are free, locked; empty where there are fewer."""
+    held: dict[str, int] = {}
+    for key in keys:
+        if len(held) == count:
+            break
+        file = os.open(_path(folder, key), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+        else:
+            held[key] = file
+    if len(held) == count:
+        return held
+    for file in held.values():
+        os.close(file)
+    return {}
+
+
+def _end_last_owner(key: str, file: int, owner: Owner) -> list[str]:
+    """Kill what carries the marker of a job that died while it held the device; sign the file."""
+    last = _parse(os.pread(file, 4096, 0).decode("utf-8", errors="replace"))
+    ended = [] if last is None else kill_marked(last.marker)
+    os.ftruncate(file, 0)
+    os.pwrite(file, json.dumps(asdict(owner)).encode(), 0)
+    return [f"{text}, left on device {key} by {last.job}" for text in ended] if last else []
+
+
+def _busy(keys: Sequence[str], count: int, folder: Path, timeout_s: float) -> str:
+    holders = [f"{key}: {_told(holder(key, folder))}" for key in keys]
+    return (
+        f"{count} devices are needed, and fewer of {len(keys)} were free within {timeout_s:.4g} s"
+        f" ({'; '.join(holders)}); wait for those jobs, or raise lease_timeout_s in [run]."
+    )
+
+
+def _told(owner: Owner | None) -> str:
+    if owner is None:
+        return "free"
+    return f"held by {owner.job}, pid {owner.pid} on {owner.host}, since {owner.since}"
+
+
+def _parse(text: str) -> Owner | None:
+    try:
+        row: object = json.loads(text)
+        return Owner(**cast("dict[str, object]", row)) if isinstance(row, dict) else None  # pyright: ignore[reportArgumentType]
+    except (ValueError, TypeError):
+        return None
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', key)}.lock"
+
+
+def _make_shared(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LeaseError(
+            f"the lease folder {folder} can't be made ({error}); set lease_dir in [run] to a"
+            " folder that every job of this host can write."
+        ) from error
+    if folder.stat().st_uid == os.getuid():
+        folder.chmod(_SHARED)

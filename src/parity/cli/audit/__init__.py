@@ -1,0 +1,1 @@
+"""Commands that read a run's ledger: `parity audit` and `parity diff`."""

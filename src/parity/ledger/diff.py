@@ -1,0 +1,230 @@
+"""The first event at which two runs differ, whatever order their events came in.
+
+Used by `parity diff`. Events are paired by what they are about (the group, the episode, the
+step), on the surviving lineage and in the newest attempt of each group, so a run that was
+killed and resumed can equal one that wasn't. Times, checkpoints and the order in which
+answers happened to arrive aren't compared. Of all that differ, the first in the order of
+either run is named.
+"""
+
+import bisect
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from parity.ledger.payload import EpisodePayload, decode_advantages, decode_episode
+from parity.ledger.schema import DATABASE, LedgerError, reading
+from parity.ledger.segments import read_record
+from parity.ledger.stored import place_of
+from parity.types import Json
+
+# Kind -> (what an event is about, its rows). Every query gives seq, the key, then the contents,
+# in the order of the key.
+_KINDS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "issued": (
+        ("group_index",),
+        "SELECT issued_seq AS seq, group_index, task, task_position, epoch, size FROM groups"
+        " ORDER BY group_index",
+    ),
+    "generated": (
+        ("group_index", "sibling"),
+        "SELECT e.seq, e.group_index, e.sibling, e.sampling_attempt, e.prompt_tokens,"
+        " e.sampled_tokens, e.min_version, e.max_version, e.finish_reason, hex(e.digest) AS digest"
+        " FROM surviving_generated e JOIN groups g USING (group_index, attempt)"
+        " ORDER BY e.group_index, e.sibling",
+    ),
+    "scored": (
+        ("group_index", "sibling"),
+        "SELECT e.seq, e.group_index, e.sibling, e.outcome, e.value, e.parts, e.reason"
+        " FROM surviving_scored e JOIN groups g USING (group_index, attempt)"
+        " ORDER BY e.group_index, e.sibling",
+    ),
+    "admitted": (
+        ("group_index",),
+        "SELECT seq, group_index FROM surviving_admitted ORDER BY group_index",
+    ),
+    "ended": (
+        ("group_index",),
+        "SELECT seq, group_index, outcome, reason FROM surviving_ended ORDER BY group_index",
+    ),
+    "trained": (
+        ("group_index",),
+        "SELECT seq, group_index, step FROM surviving_trained ORDER BY group_index",
+    ),
+    "step": (
+        ("step",),
+        "SELECT seq, step, version, num_groups, hex(digest) AS digest FROM surviving_steps"
+        " ORDER BY step",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One event on both sides; None where a run doesn't have it."""
+
+    kind: str
+    key: Mapping[str, int]
+    left: Mapping[str, Json] | None
+    right: Mapping[str, Json] | None
+    details: tuple[str, ...] = ()  # from the payloads
+
+    @property
+    def title(self) -> str:
+        """The event in words."""
+        if self.kind == "step":
+            return f"step {self.key['step']}"
+        about = "/".join(str(number) for number in self.key.values())
+        noun = "episode" if "sibling" in self.key else "group"
+        return f"{noun} {about} {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How many events were compared, how many differ, and the first that does."""
+
+    num_compared: int
+    num_different: int
+    first: Difference | None
+
+
+def compare(left_dir: Path, right_dir: Path) -> Comparison:
+    """Compare the ledgers in two folders; raises LedgerError where one can't be read."""
+    num_compared = num_different = 0
+    first: tuple[int, Difference] | None = None
+    with ExitStack() as stack:
+        sides = [stack.enter_context(reading(dir / DATABASE)) for dir in (left_dir, right_dir)]
+        for side in sides:
+            side.row_factory = sqlite3.Row
+        places = [_Places(side) for side in sides]
+        for kind in _KINDS:
+            for left, right in _pairs(sides[0], sides[1], kind):
+                num_compared += 1
+                if _contents(left) == _contents(right):
+                    continue
+                num_different += 1
+                rows = zip((left, right), places, strict=True)
+                place = min(at.rank(row["seq"]) for row, at in rows if row is not None)
+                if first is None or place < first[0]:
+                    first = place, _difference(kind, left, right)
+        found = None if first is None else _detailed(first[1], sides, (left_dir, right_dir))
+    return Comparison(num_compared, num_different, found)
+
+
+class _Places:
+    """Numbers the events of a lineage without the gaps of what was superseded."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        rows = connection.execute(
+            "SELECT first_seq, last_seq FROM lineage WHERE last_seq >= first_seq ORDER BY first_seq"
+        ).fetchall()
+        self._firsts = [row["first_seq"] for row in rows]
+        self._ranks: list[int] = []
+        total = 0
+        for row in rows:
+            self._ranks.append(total)
+            total += row["last_seq"] - row["first_seq"] + 1
+
+    def rank(self, seq: int) -> int:
+        part = bisect.bisect_right(self._firsts, seq) - 1
+        return self._ranks[part] + seq - self._firsts[part]
+
+
+def _pairs(
+    left: sqlite3.Connection, right: sqlite3.Connection, kind: str
+) -> Iterator[tuple[sqlite3.Row | None, sqlite3.Row | None]]:
+    """The events of one kind side by side, by key."""
+    names, query = _KINDS[kind]
+
+    def key(row: sqlite3.Row) -> tuple[int, ...]:
+        return tuple(row[name] for name in names)
+
+    ours, theirs = left.execute(query), right.execute(query)
+    one, other = next(ours, None), next(theirs, None)
+    while one is not None or other is not None:
+        if other is None or (one is not None and key(one) < key(other)):
+            yield one, None
+            one = next(ours, None)
+        elif one is None or key(other) < key(one):
+            yield None, other
+            other = next(theirs, None)
+        else:
+            yield one, other
+            one, other = next(ours, None), next(theirs, None)
+
+
+def _contents(row: sqlite3.Row | None) -> tuple[Json, ...] | None:
+    return None if row is None else tuple(row)[1:]
+
+
+def _difference(kind: str, left: sqlite3.Row | None, right: sqlite3.Row | None) -> Difference:
+    names, _ = _KINDS[kind]
+    known = left if left is not None else right
+    assert known is not None
+    sides = [
+        None
+        if row is None
+        else {name: row[name] for name in row.keys() if name not in ("seq", *names)}  # noqa: SIM118
+        for row in (left, right)
+    ]
+    return Difference(kind, {name: known[name] for name in names}, sides[0], sides[1])
+
+
+def _detailed(
+    found: Difference, sides: list[sqlite3.Connection], dirs: tuple[Path, Path]
+) -> Difference:
+    """The difference with what the payloads say, where both sides have them."""
+    if found.left is None or found.right is None or found.kind not in ("generated", "step"):
+        return found
+    try:
+        bodies = [_body(s, d, found) for s, d in zip(sides, dirs, strict=True)]
+        if found.kind == "step":
+            lines = _advantage_lines(*(decode_advantages(body) for body in bodies))
+        else:
+            lines = _token_lines(*(decode_episode(body) for body in bodies))
+    except LedgerError as error:
+        lines = [f"its payloads can't be compared: {error}"]
+    return Difference(found.kind, found.key, found.left, found.right, tuple(lines))
+
+
+def _body(connection: sqlite3.Connection, dir: Path, found: Difference) -> bytes:
+    if found.kind == "step":
+        query = "SELECT * FROM surviving_steps WHERE step = :step"
+    else:
+        query = (
+            "SELECT e.* FROM surviving_generated e JOIN groups g USING (group_index, attempt)"
+            " WHERE e.group_index = :group_index AND e.sibling = :sibling"
+        )
+    place = place_of(connection.execute(query, dict(found.key)).fetchone())
+    if place is None:
+        raise LedgerError("none was kept (ledger.payload_steps is 0)")
+    return read_record(dir, place)
+
+
+def _token_lines(left: EpisodePayload, right: EpisodePayload) -> list[str]:
+    """Where the two episodes part."""
+    sides = (left, right)
+    columns = [list(zip(s.tokens, s.versions, s.logprobs, s.loss_mask, strict=True)) for s in sides]
+    for position, (one, other) in enumerate(zip(*columns, strict=False)):
+        if one != other:
+            return [
+                f"token {position} is {token} (version {version}, log-prob {logprob!r})"
+                for token, version, logprob, _ in (one, other)
+            ]
+    lengths = [len(column) for column in columns]
+    if lengths[0] != lengths[1]:
+        return [f"{length} tokens, equal up to the shorter end" for length in lengths]
+    return [f"equal tokens; finish reason {s.finish_reason}, text {s.response!r}" for s in sides]
+
+
+def _advantage_lines(
+    left: Mapping[int, tuple[float | None, ...]], right: Mapping[int, tuple[float | None, ...]]
+) -> list[str]:
+    if list(left) != list(right):
+        return [f"groups {list(side)}" for side in (left, right)]
+    group = next((group for group in left if left[group] != right[group]), None)
+    if group is None:
+        return ["equal advantages", "equal advantages"]
+    return [f"group {group} has advantages {list(side[group])}" for side in (left, right)]

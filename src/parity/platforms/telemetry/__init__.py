@@ -1,0 +1,1 @@
+"""What devices say about themselves; `telemetry.py` is the contract, one file per source."""

@@ -1,0 +1,1 @@
+"""Training on several ranks: who computes what, and what they add up."""

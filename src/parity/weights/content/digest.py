@@ -1,0 +1,47 @@
+"""Digests of tensors: xxh3-128 of the elements in row-major order.
+
+Chosen by measurement: on one core of the machine of docs/weights.md xxh3-128 reads as fast as
+memcpy copies (8.8 GiB/s from memory, over 25 from the cache), blake3 reads 2.3 GiB/s. It finds
+accidents, not attacks: whoever can write to the run's private directory is trusted.
+"""
+
+import torch
+import xxhash
+
+from parity.weights.content.ranges import bytes_of, copy_from
+
+_PIECE_BYTES = 4 * 2**20
+
+
+class Digest:
+    """A digest of elements that come piece by piece, in order."""
+
+    def __init__(self) -> None:
+        self._hash = xxhash.xxh3_128()
+
+    def add(self, flat: torch.Tensor) -> None:
+        """Take the next elements: a contiguous tensor on any device."""
+        if flat.numel():
+            self._hash.update(bytes_of(flat.cpu()).numpy().data)
+
+    @property
+    def value(self) -> str:
+        """32 hexadecimal digits."""
+        return self._hash.hexdigest()
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    """The digest of a whole tensor of any layout; copies at most a few MiB at a time."""
+    digest = Digest()
+    tensor = tensor.detach()
+    if tensor.is_contiguous():
+        digest.add(tensor)
+        return digest.value
+    count = max(1, _PIECE_BYTES // tensor.element_size())
+    total = tensor.numel()
+    piece = torch.empty(min(count, total), dtype=tensor.dtype)
+    for start in range(0, total, count):
+        part = piece[: min(count, total - start)]
+        copy_from(tensor, start, part)
+        digest.add(part)
+    return digest.value

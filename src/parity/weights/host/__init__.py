@@ -1,0 +1,1 @@
+"""Files of one host: private run directories, endpoints with owners, shared memory."""

@@ -1,0 +1,1 @@
+"""The transaction: both sides of begin, buckets, verify, commit or abort, over any transport."""

@@ -1,0 +1,294 @@
+"""`zmq_ipc`: engines in other processes of this host; messages by ZeroMQ, bytes by shared memory.
+
+    trainer (DEALER per receiver)                    engine (ROUTER at its own endpoint)
+    hello                                   ->       who it is
+    begin(manifest, path of two buckets)    ->       maps them, checks the manifest
+    bucket(slot, pieces) x n                ->       stores, reads back; the slot is free again
+    verify(digests)                         ->       compares
+    commit(version) or abort(reason)        ->       serves it, or the old version
+
+Every engine of the host reads the same two buckets. The name of the shared memory is removed
+when all have mapped it, so not even kill -9 leaves memory behind. Each side holds a lock that
+the other one looks at while it waits: a death is noticed at once, not at the deadline.
+"""
+
+import logging
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+import zmq
+
+from parity.errors import ParityError, TransferError
+from parity.weights.config import WeightsConfig
+from parity.weights.host.endpoints import RunDirectory, endpoint_name
+from parity.weights.host.shared_memory import SharedBuffer
+from parity.weights.session import wire
+from parity.weights.session.deadline import SLICE_S, Deadline
+from parity.weights.session.link_transfer import LinkTransfer
+from parity.weights.session.responder import Responder
+from parity.weights.session.sender import NUM_SLOTS, Answers, Link
+from parity.weights.session.store import Store
+
+_CLOSE_TIMEOUT_S = 10.0
+log = logging.getLogger(__name__)
+
+
+class ZmqTransfer(LinkTransfer):
+    """Publishes to receivers of this host, each named by (replica, node-local rank)."""
+
+    def __init__(
+        self, directory: RunDirectory, receivers: Sequence[tuple[int, int]], config: WeightsConfig
+    ) -> None:
+        names = [endpoint_name(replica, rank) for replica, rank in receivers]
+        super().__init__(ZmqLink(directory, names, config), config)
+
+
+class ZmqLink(Link):
+    """Sockets to the receivers, and the shared buckets."""
+
+    def __init__(
+        self, directory: RunDirectory, names: Sequence[str], config: WeightsConfig
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._member = directory.member(f"sender-{secrets.token_hex(4)}")
+        self._session = secrets.token_hex(8)
+        self._context = zmq.Context(io_threads=1)
+        self._poller = zmq.Poller()
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        for name in names:
+            socket = self._sockets[name] = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.RECONNECT_IVL, 20)
+            socket.connect(directory.address(name))
+            self._poller.register(socket, zmq.POLLIN)
+        self._answered = dict.fromkeys(names, 0)
+        self._number = 0
+        self._first = 0  # message of this connection: answers to older ones are of no interest
+        self._shared: SharedBuffer | None = None
+        self._mapped_by: dict[str, str] = {}  # incarnation by receiver
+
+    def connect(self, deadline: Deadline) -> None:
+        """Ask who is there, and make new buckets where one of them hasn't mapped these."""
+        number = self._first = self.send({"kind": "hello"}, deadline)
+        answers = self.answers(number, deadline).check()
+        found = {name: wire.text(answer, "incarnation") for name, answer in answers.items()}
+        if self._shared is None or found != self._mapped_by:
+            self._release()
+            folder = Path(self._config.shared_memory_dir)
+            size = NUM_SLOTS * self._config.bucket_bytes
+            self._shared = SharedBuffer.create(folder, self._directory.tag, size)
+            message = {"kind": "map", "path": str(self._shared.path), "size_bytes": size}
+            self.answers(self.send(message, deadline), deadline).check()
+            self._shared.unlink()
+            self._mapped_by = found
+
+    def buffer(self, slot: int) -> torch.Tensor:
+        """One half of the shared memory."""
+        assert self._shared is not None, "connect comes first"
+        size = self._config.bucket_bytes
+        return self._shared.tensor[slot * size : (slot + 1) * size]
+
+    def send(self, message: Mapping[str, object], deadline: Deadline) -> int:
+        """Queue it at every socket; ZeroMQ's own queue never blocks so few messages."""
+        self._number += 1
+        framed = {
+            **message,
+            "number": self._number,
+            "session": self._session,
+            "sender": self._member.path.stem,
+        }
+        data = wire.encode(framed)
+        for name, socket in self._sockets.items():
+            try:
+                socket.send(data, zmq.NOBLOCK)
+            except zmq.Again:
+                raise TransferError(
+                    f"receiver {name} doesn't take messages in phase {deadline.phase}."
+                ) from None
+        return self._number
+
+    def ship(self, slot: int, filled: int, deadline: Deadline) -> None:
+        """Nothing: the receivers see the memory."""
+
+    def answers(self, number: int, deadline: Deadline, *, wait_for_all: bool = False) -> Answers:
+        """Wait for every receiver; one that died or refused ends the wait."""
+        answers = Answers()
+        while True:
+            waiting = [
+                name
+                for name, answered in self._answered.items()
+                if answered < number and name not in answers.failed
+            ]
+            if not waiting or (answers.failed and not wait_for_all):
+                return answers
+            if not self._receive(number, answers, deadline.slice_s):
+                self._look_for_the_dead(waiting, answers, deadline)
+                self._check_time(waiting, answers, deadline, wait_for_all=wait_for_all)
+
+    def _check_time(
+        self, waiting: Sequence[str], answers: Answers, deadline: Deadline, *, wait_for_all: bool
+    ) -> None:
+        late = [name for name in waiting if name not in answers.failed]
+        if not late or (answers.failed and not wait_for_all):
+            return
+        try:
+            deadline.check(", ".join(f"receiver {name}" for name in late))
+        except ParityError as error:
+            if not wait_for_all:
+                raise
+            answers.failed |= dict.fromkeys(late, str(error))
+
+    def _receive(self, number: int, answers: Answers, wait_s: float) -> bool:
+        ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
+        for name, socket in self._sockets.items():
+            if socket not in ready:
+                continue
+            answer = wire.decode(socket.recv(zmq.NOBLOCK))
+            if answer.get("session") != self._session:
+                continue  # to a sender before this one
+            found = wire.integer(answer, "number")
+            if found < self._first:
+                continue  # left in a queue for a receiver that died
+            self._answered[name] = max(self._answered[name], found)
+            if answer.get("ok") is not True:
+                # Whichever message it answers: later ones can't fare better.
+                answers.failed.setdefault(name, wire.text(answer, "reason"))
+            elif found == number:
+                answers.given[name] = answer
+        return bool(ready)
+
+    def _look_for_the_dead(
+        self, waiting: Sequence[str], answers: Answers, deadline: Deadline
+    ) -> None:
+        for name in waiting:
+            has_been_there = name in self._mapped_by
+            if has_been_there and not self._directory.is_alive(name):
+                answers.failed[name] = f"its process died in phase {deadline.phase}."
+
+    def close(self) -> None:
+        """Close sockets, free the buckets, give the lock back."""
+        self._release()
+        for socket in self._sockets.values():
+            socket.close(linger=0)
+        self._context.term()
+        self._member.release()
+
+    def _release(self) -> None:
+        if self._shared is not None:
+            self._shared.unlink()
+            self._shared.close()
+            self._shared = None
+        self._mapped_by = {}
+
+
+class ZmqReceiver:
+    """Receives in an engine's process: a thread that serves one store until `close`."""
+
+    def __init__(
+        self, directory: RunDirectory, store: Store, *, replica: int, local_rank: int
+    ) -> None:
+        self._directory = directory
+        self._endpoint = directory.claim(replica, local_rank)
+        self._context = zmq.Context(io_threads=1)
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 500)
+        try:
+            self._socket.bind(self._endpoint.address)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            self._context.term()
+            self._endpoint.release()
+            raise TransferError(f"{self._endpoint.path} can't be bound ({error}).") from error
+        self._incarnation = secrets.token_hex(8)
+        self._responder = Responder(store, name=self._endpoint.name)
+        self._sender = ""  # the lock of the sender of the open publication
+        self._session = ""
+        self._shared: SharedBuffer | None = None
+        self._is_closing = threading.Event()
+        name = f"parity-weights-{self._endpoint.name}"
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """Why publications were aborted, newest last."""
+        return tuple(self._responder.failures)
+
+    def close(self) -> None:
+        """End the thread, abort what is open, remove socket and lock."""
+        self._is_closing.set()
+        self._thread.join(_CLOSE_TIMEOUT_S)
+        self._endpoint.release()
+
+    def _serve(self) -> None:
+        try:
+            while not self._is_closing.is_set():
+                if self._socket.poll(int(SLICE_S * 1000)):
+                    identity, data = self._socket.recv_multipart()
+                    self._socket.send_multipart([identity, wire.encode(self._answer(data))])
+                elif self._responder.is_open:
+                    self._look_for_the_sender()
+            if self._responder.is_open:
+                self._responder.lost("the engine was closed.")
+        except Exception:
+            log.exception("event=weights_receiver_died receiver=%s", self._endpoint.name)
+        finally:
+            self._socket.close()
+            self._context.term()
+            self._endpoint.release()  # the sender sees a death of this thread as one of ours
+
+    def _look_for_the_sender(self) -> None:
+        if not self._directory.is_alive(self._sender):
+            self._responder.lost("the sender's process died.")
+        elif reason := self._responder.overdue():
+            self._responder.lost(reason)
+
+    def _answer(self, data: bytes) -> wire.Message:
+        try:
+            message = wire.decode(data)
+            frame = {key: message.get(key) for key in ("session", "number")}
+            more = self._admit(message) or self._responder.answer(message, self._payload)
+        except ParityError as error:
+            frame = {"session": "", "number": 0}
+            more: wire.Message = {"ok": False, "reason": str(error)}
+        return {**frame, **more}
+
+    def _admit(self, message: wire.Message) -> wire.Message | None:
+        """Messages about the connection; None where the message is about a publication."""
+        kind, session = wire.text(message, "kind"), wire.text(message, "session")
+        if kind == "hello":
+            if self._responder.is_open and session != self._session:
+                if self._directory.is_alive(self._sender):
+                    reason = "another sender is publishing to this engine."
+                    return {"ok": False, "reason": reason}
+                self._responder.lost("the sender's process died.")
+            self._session, self._sender = session, wire.text(message, "sender")
+            return {"ok": True, "incarnation": self._incarnation}
+        if session != self._session:
+            return {"ok": False, "reason": "another sender has taken over this engine."}
+        if kind == "map":
+            return self._map(message)
+        return None
+
+    def _map(self, message: wire.Message) -> wire.Message:
+        size = wire.integer(message, "size_bytes")
+        try:
+            shared = SharedBuffer.attach(Path(wire.text(message, "path")), size)
+        except TransferError as error:
+            return {"ok": False, "reason": str(error)}
+        if self._shared is not None:
+            self._shared.close()
+        self._shared = shared
+        return {"ok": True}
+
+    def _payload(self, slot: int, filled: int) -> torch.Tensor:
+        if self._shared is None:
+            raise TransferError("a bucket came before its memory was mapped.")
+        size = self._shared.size_bytes // NUM_SLOTS
+        if not 0 <= slot < NUM_SLOTS or not 0 <= filled <= size:
+            raise TransferError(f"a bucket of {filled} bytes in slot {slot} is out of bounds.")
+        return self._shared.tensor[slot * size : slot * size + filled]
