@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 from transformers import PreTrainedModel
 
+from parity import starts
 from parity.algorithms.advantages.advantage import load_advantage
 from parity.algorithms.losses.loss import load_loss
 from parity.algorithms.objective import PolicyObjective
@@ -25,6 +26,7 @@ from parity.errors import CheckpointError
 from parity.folder import RunFolder
 from parity.ledger.ledger import Ledger, Mark
 from parity.ledger.recovery import Recovery, create_ledger, resume_ledger
+from parity.ledger.schema import DATABASE
 from parity.observe.advice import Advisor
 from parity.observe.dashboard.display import Display
 from parity.observe.devices import DeviceMetrics
@@ -132,6 +134,8 @@ class Run:
 
     async def run_group(self, ticket: Ticket) -> Group | Dropped:
         """One group; its rewards are shown as soon as they exist."""
+        if ticket.recorded is not None:
+            self.lengths.reused(ticket.recorded)
         outcome = await self.runner.run(
             ticket.task, ticket.index, attempt=ticket.attempt, recorded=ticket.recorded
         )
@@ -226,6 +230,9 @@ async def open_run(
         if checkpoint is not None:
             await runtime.in_trainer(lambda: trainer.load(checkpoint.path))
             progress = Progress.of(_mapping(checkpoint.state["progress"]))
+        starts.note(
+            folder.path, config, step=trainer.step_index, threads=threads, platform=platform.name
+        )
         parts = await stack.enter_async_context(
             open_parts(
                 config,
@@ -258,10 +265,12 @@ async def open_run(
 def open_ledger(
     config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint | None
 ) -> tuple[Ledger, Recovery | None]:
-    """A new ledger, or the one of the run that goes on at `checkpoint`."""
+    """A new ledger, or the one of the run that goes on at `checkpoint` (None: its beginning)."""
     max_lag = config.rollouts.max_lag
-    if checkpoint is None:
+    if checkpoint is None and not (folder.ledger_dir / DATABASE).exists():
         return create_ledger(folder.ledger_dir, max_lag=max_lag, config=config.ledger), None
+    if checkpoint is None:  # killed before its first checkpoint: what it recorded still counts
+        return resume_ledger(folder.ledger_dir, None, max_lag=max_lag, config=config.ledger)
     if "ledger" not in checkpoint.state:
         raise CheckpointError(
             f"{checkpoint.path} is of a version of Parity that kept no ledger; resume with that"
@@ -325,7 +334,7 @@ def wire(  # noqa: PLR0913 (the parts that open_run started, each once)
         buffer=Buffer(config.rollouts, steps=steps_left, version=progress.version),
         runner=GroupRunner(parts.setup, rollouts=config.rollouts, record=lengths),
         lengths=lengths,
-        transfer=DirectTransfer([parts.engine]),
+        transfer=DirectTransfer([parts.engine], config.weights),
         runtime=runtime,
         checkpoints=CheckpointStore(folder.checkpoints_dir, config.checkpoint.keep),
         ledger=ledger,

@@ -74,15 +74,24 @@ def resume(run_dir: Path, overrides: Sequence[str]) -> int:
     check(config)
     with folder.locked():
         checkpoint = newest_checkpoint(config, folder)
-        if checkpoint.step >= config.steps:
+        step = 0 if checkpoint is None else checkpoint.step
+        if step >= config.steps and is_saved_whole(folder, step):
             print_line(
-                f"nothing to do: {folder.name} stands at step {checkpoint.step} and steps is "
+                f"nothing to do: {folder.name} stands at step {step} and steps is "
                 f"{config.steps}. Give a larger one, as in `parity resume {folder.name} "
-                f"steps={checkpoint.step * 2}`."
+                f"steps={step * 2}`."
             )
             return NOTHING_TO_DO
         start = Start(checkpoint, reuses_groups=not changes_rollouts(overrides))
         return _watched(config, folder, start=start)
+
+
+def is_saved_whole(folder: RunFolder, step: int) -> bool:
+    """Whether a process ended well at this step, or later: nothing is left to export."""
+    if not folder.summary_path.is_file():
+        return False
+    summary = Summary.read(folder.path)
+    return summary.status != "failed" and summary.steps >= step
 
 
 def changes_rollouts(overrides: Sequence[str]) -> bool:
@@ -90,16 +99,20 @@ def changes_rollouts(overrides: Sequence[str]) -> bool:
     return any(word.lstrip("+~").startswith(MAKES_GROUPS) for word in overrides)
 
 
-def newest_checkpoint(config: TrainConfig, folder: RunFolder) -> Checkpoint:
-    """The checkpoint to go on from.
+def newest_checkpoint(config: TrainConfig, folder: RunFolder) -> Checkpoint | None:
+    """The checkpoint to go on from; None where the run had saved none: it begins anew.
 
-    Raises CheckpointError where there is none, ConfigError where it lies between publications.
+    Raises CheckpointError where there are some and none is as it was written, ConfigError where
+    it lies between publications.
     """
-    checkpoint = CheckpointStore(folder.checkpoints_dir, config.checkpoint.keep).newest()
+    store = CheckpointStore(folder.checkpoints_dir, config.checkpoint.keep)
+    checkpoint = store.newest()
+    if checkpoint is None and store.is_empty():
+        return None
     if checkpoint is None:
         raise CheckpointError(
-            f"{folder.path} has no complete checkpoint to go on from; start it anew, and set "
-            "checkpoint.every_steps to have one earlier."
+            f"none of the checkpoints in {folder.checkpoints_dir} is as it was written (the "
+            "warnings above say why); restore one from a copy, or start a new run."
         )
     every = config.rollouts.steps_per_publish
     if checkpoint.step % every:

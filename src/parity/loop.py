@@ -68,7 +68,7 @@ async def one_step(run: Run) -> None:
     )
     is_published = step % run.config.rollouts.steps_per_publish == 0
     if is_published:
-        await publish(run)
+        metrics |= await publish(run)
     if run.config.trackers.dump_episodes:
         run.dump.write(step, groups, advantages=by_episode(groups, advantages))
     after(run, report, groups, metrics)
@@ -113,12 +113,14 @@ def longest_silence_s(run: Run) -> float:
     return tries * (rollouts.episode_timeout_s + answers * grader.timeout_s)
 
 
-async def publish(run: Run) -> None:
-    """Make the trainer's weights live in the engines as the next version."""
+async def publish(run: Run) -> dict[str, float]:
+    """Make the trainer's weights live in the engines as the next version; its metrics."""
     version = run.progress.version + 1
     with run.timer.phase("publish"), limits.publication(run.config.supervise, version):
-        await run.transfer.publish(run.weights(), version=version, switch=run.generation.switch)
+        switch = run.generation.switch
+        report = await run.transfer.publish(run.weights(), version=version, switch=switch)
     run.progress.version = version
+    return {name: value for name, value in report.metrics().items() if value is not None}
 
 
 async def between(run: Run, step: int) -> None:
@@ -213,11 +215,16 @@ async def generation(run: Run) -> AsyncGenerator[None]:
     """Keep the buffer's slots busy; a failing task source ends the training too."""
     try:
         async with asyncio.TaskGroup() as background:
-            producer = background.create_task(produce(run), name="produce")
+            watchers = [
+                background.create_task(produce(run), name="produce"),
+                # A group that fails ends the run at once, also while the trainer computes.
+                background.create_task(run.buffer.failed(), name="failed groups"),
+            ]
             try:
                 yield
             finally:
-                producer.cancel()
+                for watcher in watchers:
+                    watcher.cancel()
                 await run.buffer.close("run_ended")
     except BaseExceptionGroup as errors:
         raise first_cause(errors) from None

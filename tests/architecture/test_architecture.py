@@ -89,7 +89,9 @@ def test_every_name_in_an_index_has_a_module():
     from parity.platforms import PLATFORMS
     from parity.rewards import REWARDS
     from parity.tasks import TASKS
+    from parity.weights import TRANSPORTS
 
-    for registry in (ADVANTAGES, LOSSES, ENGINES, TRACKERS, PLATFORMS, REWARDS, TASKS):
+    seams = (ADVANTAGES, LOSSES, ENGINES, TRACKERS, PLATFORMS, REWARDS, TASKS, TRANSPORTS)
+    for registry in seams:
         for name, target in registry._table.items():
             assert find_spec(target.partition(":")[0]), f"{registry.seam}.{name}: no {target}"

@@ -1,18 +1,19 @@
-"""`python faults.py FAULT WORDS...`: the command line with one part that gets stuck.
+"""`python faults.py {"FAULT": [WORDS...], ...}`: the command line with one part that gets stuck.
 
-Run by `test_supervise.py` as a process of its own, because only there the watchdog can end it.
+Run by `test_supervise.py` in processes of their own, because only there the watchdog can end
+them. `FAULT.out`, `.err`, `.pid` and, at the end, `.code` tell of each.
 """
 
-import asyncio
 import ctypes
+import json
+import os
 import sys
 import time
+from pathlib import Path
 
 from parity import loop
 from parity.cli.main import main
-from parity.engines.embedded.scheduler import Scheduler
 from parity.training.trainer import Trainer
-from parity.weights.direct import DirectTransfer
 
 FOR_EVER_S = 3600
 
@@ -22,11 +23,6 @@ def trainer(_: object, *args: object) -> None:
     sys.stdout.write("stuck\n")
     sys.stdout.flush()
     ctypes.CDLL(None).sleep(FOR_EVER_S)
-
-
-def engine(_: object, *args: object, **options: object) -> None:
-    """The engine's thread never comes back from a step."""
-    time.sleep(FOR_EVER_S)
 
 
 def event_loop(*_: object) -> None:
@@ -45,21 +41,37 @@ def interpreter(*_: object) -> None:
     ctypes.PyDLL(None).sleep(FOR_EVER_S)
 
 
-async def publication(_: DirectTransfer, *args: object, **options: object) -> None:
-    """A publication whose other side never answers."""
-    await asyncio.Event().wait()
+FAULTS = {
+    "trainer": (Trainer, "step", trainer),
+    "event_loop": (loop, "tell", event_loop),
+    "interpreter": (Trainer, "step", interpreter),
+}
+
+
+def run(fault: str, words: list[str]) -> None:
+    """In a process of its own, with its output in files named after the fault."""
+    for fd, kind in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{fault}.{kind}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), fd)
+    owner, name, stuck = FAULTS[fault]
+    setattr(owner, name, stuck)
+    os._exit(main([*words, f"output.name={fault}"]))
+
+
+def run_all(plans: dict[str, list[str]]) -> None:
+    """Fork one process per fault, since importing takes longest; say how each ended."""
+    faults: dict[int, str] = {}
+    for fault, words in plans.items():
+        pid = os.fork()
+        if pid == 0:
+            run(fault, words)
+        faults[pid] = fault
+        Path(f"{fault}.pid").write_text(str(pid))
+    for _ in plans:
+        pid, status = os.wait()
+        code = Path(f"{faults[pid]}.part")
+        code.write_text(str(os.waitstatus_to_exitcode(status)))
+        code.rename(f"{faults[pid]}.code")
 
 
 if __name__ == "__main__":
-    fault, *words = sys.argv[1:]
-    if fault == "trainer":
-        Trainer.step = trainer
-    elif fault == "engine":
-        Scheduler.step = engine
-    elif fault == "event_loop":
-        loop.tell = event_loop
-    elif fault == "interpreter":
-        Trainer.step = interpreter
-    elif fault == "publication":
-        DirectTransfer.publish = publication
-    sys.exit(main(words))
+    run_all(json.loads(sys.argv[1]))

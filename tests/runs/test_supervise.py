@@ -151,8 +151,9 @@ def test_a_frozen_grader_costs_its_answers_and_not_the_run(
     assert Summary.read(folder).status == "finished"
     assert (tmp_path / "frozen-once").exists()
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    failed = [line["rollout/failed_share"] for line in lines if "train/loss" in line]
-    assert failed.count(0.0) == len(failed) - 1, failed
+    names = ("rollout/scored_share", "eval/scored_share")
+    shares = [line[name] for line in lines for name in names if name in line]
+    assert shares.count(1.0) == len(shares) - 1, shares
     assert not (folder / FILE_NAME).exists()
 
 
@@ -170,33 +171,36 @@ def test_a_role_that_dies_ends_the_run_with_its_own_error(
 
 
 class Process:
-    """The command line with a fault, in a process of its own."""
+    """One command line with a fault (`faults.py`), seen from outside."""
 
-    def __init__(self, fault: str, words: list[str], cwd: Path) -> None:
+    def __init__(self, fault: str, cwd: Path) -> None:
         self.folder = cwd / "runs" / fault
-        self._popen = subprocess.Popen(
-            [sys.executable, str(HERE / "faults.py"), fault, *words, f"output.name={fault}"],
-            cwd=cwd,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self._fault, self._cwd = fault, cwd
+
+    def _read(self, kind: str) -> str:
+        path = self._cwd / f"{self._fault}.{kind}"
+        return path.read_text() if path.exists() else ""
 
     def wait_until_stuck(self) -> None:
-        assert self._popen.stdout is not None
-        assert self._popen.stdout.readline() == "stuck\n", self._popen.communicate()
+        deadline_s = time.monotonic() + 200
+        while self._read("out") != "stuck\n":
+            assert not self._read("code"), self._read("err")
+            assert time.monotonic() < deadline_s, self._read("err")
+            time.sleep(0.05)
 
     def interrupt(self) -> None:
-        self._popen.send_signal(signal.SIGINT)
+        os.kill(int(self._read("pid")), signal.SIGINT)
 
     def end(self) -> tuple[int, str]:
-        _, error = self._popen.communicate(timeout=60)
-        return self._popen.returncode, error
+        deadline_s = time.monotonic() + 60
+        while not self._read("code"):
+            assert time.monotonic() < deadline_s, self._read("err")
+            time.sleep(0.05)
+        return int(self._read("code")), self._read("err")
 
     def kill(self) -> None:
-        self._popen.kill()
-        self._popen.communicate()
+        if self._read("pid") and not self._read("code"):
+            os.kill(int(self._read("pid")), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -210,16 +214,23 @@ def processes(
         *("prompts.max_prompt_tokens=16", "rollouts.groups_per_step=2", "rollouts.group_size=2"),
         *("supervise.stop_timeout_s=1", "trackers.names=[jsonl]"),
     ]
-    cwd = tmp_path_factory.mktemp("processes")
-    limits = {
-        "trainer": [],
-        "event_loop": ["supervise.loop_timeout_s=1"],
-        "interpreter": ["supervise.loop_timeout_s=1"],
+    plans = {
+        "trainer": words,
+        "event_loop": [*words, "supervise.loop_timeout_s=1"],
+        "interpreter": [*words, "supervise.loop_timeout_s=1"],
     }
-    started = {fault: Process(fault, words + limits[fault], cwd) for fault in limits}
+    cwd = tmp_path_factory.mktemp("processes")
+    parent = subprocess.Popen(
+        [sys.executable, str(HERE / "faults.py"), json.dumps(plans)],
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    started = {fault: Process(fault, cwd) for fault in plans}
     yield started
     for process in started.values():
         process.kill()
+    parent.kill()
+    parent.wait()
 
 
 def test_a_blocked_event_loop_ends_with_a_page_and_the_failure_code(
@@ -238,6 +249,20 @@ def test_a_blocked_event_loop_ends_with_a_page_and_the_failure_code(
     summary = json.loads((process.folder / "summary.json").read_text())
     assert summary["status"] == "failed"
     assert "the event loop to answer" in summary["reason"]
+
+
+def test_c_code_that_keeps_the_interpreters_lock_ends_too(processes: dict[str, Process]) -> None:
+    process = processes["interpreter"]
+    process.wait_until_stuck()
+    began_s = time.monotonic()
+    code, error = process.end()
+    assert time.monotonic() - began_s < SOON_S
+    assert code == -signal.SIGKILL, error
+    assert "C code keeps the interpreter's lock" in error
+    page = (process.folder / FILE_NAME).read_text()
+    assert re.search(r'File ".*faults\.py", line \d+ in interpreter', page)
+    assert re.search(r"\n  \d+ \S+: [A-Z] ", page.partition("as the kernel sees them")[2])
+    assert not (process.folder / "summary.json").exists(), "nothing claims that it finished"
 
 
 def test_a_second_ctrl_c_ends_a_run_at_once_though_its_trainer_is_stuck(

@@ -57,7 +57,8 @@ def rows(folder: RunFolder) -> list[dict[str, float]]:
 
 def untimed(row: dict[str, float]) -> dict[str, float]:
     timed = ("unix_s", "attempt", "time/", "rollout/tokens_per_s", "train/step_s", "buffer/")
-    timed = (*timed, "device/")
+    timed = (*timed, "device/", "publish/gigabytes_per_s")
+    timed = (*timed, *(f"publish/{phase}_s" for phase in ("begin", "buckets", "verify", "commit")))
     return {k: v for k, v in row.items() if not k.startswith(timed)}
 
 

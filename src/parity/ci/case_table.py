@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import cast
 
 from parity.ci.cases import AXES, Case
+from parity.ci.text import read_python, shown
 from parity.errors import ConfigError
 from parity.registry import known
 
 KEYWORDS = ("name", "devices", *AXES, "at")
+MOST = 2**31  # devices
 
 
 def load_cases(path: Path, *, devices: int | None = None) -> tuple[Case, ...]:
     """The cases of a table, fitted to `devices` where given. Raises ConfigError with the line."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_python(Path(path))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}:1: the case table can't be read ({error}).") from error
     cases = read_cases(text, str(path))
     return cases if devices is None else tuple(case.fit(devices) for case in cases)
@@ -29,7 +31,7 @@ def read_cases(text: str, path: str) -> tuple[Case, ...]:
     """The cases in the text of a table; `path` is its name in errors."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         raise ConfigError(f"{path}:{line}: the case table isn't valid Python ({error}).") from error
     for node in tree.body:
@@ -44,12 +46,16 @@ def read_cases(text: str, path: str) -> tuple[Case, ...]:
 
 def _is_cases(node: ast.Assign | ast.AnnAssign) -> bool:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return any(isinstance(target, ast.Name) and target.id == "CASES" for target in targets)
+    return any(_is_name(target, "CASES") for target in targets)
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _case(node: ast.expr, path: str) -> Case:
     where = f"{path}:{node.lineno}"
-    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "Case" or node.args:
+    if not isinstance(node, ast.Call) or not _is_name(node.func, "Case") or node.args:
         raise ConfigError(f"{where}: an item of CASES must be Case(keyword=literal, ...).")
     values: dict[str, object] = {}
     for word in node.keywords:
@@ -59,7 +65,7 @@ def _case(node: ast.expr, path: str) -> Case:
             )
         try:
             values[word.arg] = ast.literal_eval(word.value)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
             raise ConfigError(f"{where}: {word.arg} of Case must be a literal.") from error
     return _checked(values, where)
 
@@ -74,7 +80,7 @@ def _checked(values: Mapping[str, object], where: str) -> Case:
         raise ConfigError(f"{where}: at of case {name!r} must look like {{4: {{'ep': 2}}}}.")
     for key, value in values.items():
         if key not in ("name", "at") and not _is_count(value):
-            raise ConfigError(f"{where}: {key} of case {name!r} is {value!r}; a number >= 1.")
+            raise ConfigError(f"{where}: {key} of case {name!r} is {shown(value)}; a number >= 1.")
     counts = {key: cast("int", values[key]) for key in ("devices", *AXES) if key in values}
     try:
         return Case(name=name, at=cast("Mapping[int, Mapping[str, int]]", at), **counts)
@@ -95,11 +101,12 @@ def _is_restated(at: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < MOST
 
 
 def _check_names(cases: tuple[Case, ...], where: str) -> None:
-    names = [case.name for case in cases]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{where}: CASES has {name!r} twice; names must differ.")
+    seen: set[str] = set()
+    for case in cases:
+        if case.name in seen:
+            raise ConfigError(f"{where}: CASES has {shown(case.name)} twice; names must differ.")
+        seen.add(case.name)

@@ -31,6 +31,10 @@ from parity.registry import known
 COMMAND = ("{python}", "{file}")
 LABEL_PREFIX = "run-ci-"
 SCHEMA = 1
+MOST_SHARDS = 256  # jobs of one matrix
+MOST_SECONDS = 7 * 24 * 3600
+MOST_MINUTES = 7 * 24 * 60
+BACKEND = re.compile(r"(?!ci)[a-z][a-z0-9_]*")
 
 
 def load_config(root: Path) -> Config:
@@ -51,6 +55,7 @@ def read_config(file: Table, path: Path) -> Config:
     backends = {name: _backend(name, table) for name, table in _all(file, "backends")}
     suites = {name: _suite(name, table, backends, cadences) for name, table in _all(file, "suites")}
     _check_needs(file, suites)
+    _check_suite_names(file, suites)
     config = Config(
         path=path,
         project=_project(file.table("project")),
@@ -116,7 +121,7 @@ def _implicit(table: Table, suites: Mapping[str, Suite], labels: Mapping[str, st
     found = Implicit(
         folder=_folder(table, "folder", table.text("folder")),
         suite=table.word("suite", list(suites)),
-        est_time_s=table.number("est_time", least=0.0),
+        est_time_s=table.number("est_time", least=0.001, most=MOST_SECONDS),
         labels=table.words("labels", list(labels), ()),
     )
     if suites[found.suite].devices:
@@ -129,6 +134,12 @@ def _implicit(table: Table, suites: Mapping[str, Suite], labels: Mapping[str, st
 
 
 def _backend(name: str, table: Table) -> Backend:
+    if not BACKEND.fullmatch(name):
+        raise table.error(
+            None,
+            f"is no name for register_{name}_ci; use small letters, digits and '_', not beginning"
+            " with 'ci'.",
+        )
     is_accelerator = table.boolean("accelerator", default=True)
     command = table.texts("command", COMMAND)
     if "{file}" not in command:
@@ -139,7 +150,7 @@ def _backend(name: str, table: Table) -> Backend:
         is_accelerator=is_accelerator,
         needs_labels=table.boolean("needs_labels", default=is_accelerator),
         command=command,
-        env=table.mapping("env"),
+        env=table.variables("env"),
         platform=table.text("platform", name),
         variant=table.optional_text("variant"),
         forbidden_branches=table.texts("forbidden_branches", ()),
@@ -171,17 +182,27 @@ def _suite(
         runner=runner,
         is_self_hosted=table.boolean("self_hosted", default=is_accelerator),
         image=table.optional_text("image"),
-        shards=table.integer("shards", 1, least=1),
+        shards=table.integer("shards", 1, least=1, most=MOST_SHARDS),
         max_parallel=table.optional_integer("max_parallel", least=1),
-        timeout_s=table.number("timeout_s", 1800.0, least=1.0),
-        job_timeout_minutes=table.integer("job_timeout_minutes", 60, least=1),
+        timeout_s=table.number("timeout_s", 1800.0, least=1.0, most=MOST_SECONDS),
+        job_timeout_minutes=table.integer("job_timeout_minutes", 60, least=1, most=MOST_MINUTES),
         cadences=table.words("cadences", list(cadences), list(cadences)),
         needs=table.texts("needs", ()),
         min_free_memory_gib=table.optional_number("min_free_memory_gib"),
-        env=table.mapping("env"),
+        env=table.variables("env"),
     )
     table.done()
     return found
+
+
+def _check_suite_names(file: Table, suites: Collection[str]) -> None:
+    """Refuse names that would be one name as a job of a workflow or as a folder."""
+    seen: dict[str, str] = {}
+    for name in suites:
+        other = seen.setdefault(re.sub(r"[^a-z0-9_]", "-", name.lower()), name)
+        if other != name:
+            table = file.table("suites").table(name)
+            raise table.error(None, f"and {other!r} are too much alike; rename one of them.")
 
 
 def _check_needs(file: Table, suites: Mapping[str, Suite]) -> None:
@@ -192,14 +213,14 @@ def _check_needs(file: Table, suites: Mapping[str, Suite]) -> None:
         seen: set[str] = set()
         while waiting:
             need = waiting.pop()
-            table = outer.table(name)
             if need not in suites:
-                raise table.error("needs", f"names {need!r}; {known(need, suites)}")
+                raise outer.table(name).error("needs", f"names {need!r}; {known(need, suites)}")
             if need == name:
-                raise table.error("needs", "leads back to the suite itself; it would never start.")
+                problem = "leads back to the suite itself; it would never start."
+                raise outer.table(name).error("needs", problem)
             if need not in seen:
                 seen.add(need)
-                waiting.extend(suites[need].needs)
+                waiting.extend(each for each in suites[need].needs if each not in seen)
 
 
 def _labels(file: Table) -> dict[str, str]:

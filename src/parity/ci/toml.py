@@ -4,7 +4,9 @@ Used by `config.py` and by the packages that own a section of `ci.toml`. Invaria
 names the file, the line and what is allowed there.
 """
 
+import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -12,10 +14,17 @@ from pathlib import Path
 from typing import Self, TypeVar, cast
 
 from parity.ci.lines import Lines
+from parity.ci.text import shown
 from parity.errors import ConfigError
 from parity.registry import known
 
 Value = TypeVar("Value")
+MOST_BYTES = 1024**2
+MOST = 2**53  # of a number, where a key has no limit of its own
+NAME_CHARACTERS = 200
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass
@@ -32,7 +41,8 @@ class Table:
     def read(cls, path: Path) -> Self:
         """The root table of a file; raises ConfigError where it is missing or isn't TOML."""
         try:
-            text = path.read_text(encoding="utf-8")
+            size_bytes = path.stat().st_size
+            text = path.read_text(encoding="utf-8-sig") if size_bytes <= MOST_BYTES else None
         except FileNotFoundError as error:
             raise ConfigError(
                 f"there is no {path}; hardware CI is described by that file"
@@ -40,6 +50,8 @@ class Table:
             ) from error
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} can't be read ({error}).") from error
+        if text is None:
+            raise ConfigError(f"{path} has {size_bytes} bytes; at most {MOST_BYTES} are read.")
         return cls.parse(text, file=path.name)
 
     @classmethod
@@ -47,7 +59,7 @@ class Table:
         """The root table of TOML text; `file` is its name in errors."""
         try:
             values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also numbers and nesting without end
             raise ConfigError(f"{file} isn't valid TOML: {error}.") from error
         return cls(file, Lines(text), (), values)
 
@@ -62,7 +74,8 @@ class Table:
     def error(self, key: str | None, problem: str) -> ConfigError:
         """A ConfigError that begins with file, line and full key."""
         place = (*self.place, key) if key is not None else self.place
-        name = ".".join(place) or "the file"
+        name = ".".join(part if part.isprintable() else ascii(part) for part in place)
+        name = name[:NAME_CHARACTERS] or "the file"
         return ConfigError(f"{self.file}:{self.lines.of(place)}: {name} {problem}")
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -70,6 +83,8 @@ class Table:
         value = self._take(key, str, "a string", default)
         if not value.strip():
             raise self.error(key, "is empty; say what it is or leave the key out.")
+        if CONTROL.search(value):
+            raise self.error(key, f"is {shown(value)}; control characters aren't allowed.")
         return value
 
     def optional_text(self, key: str) -> str | None:
@@ -80,26 +95,30 @@ class Table:
         """One of the allowed words."""
         value = self.text(key, default)
         if value not in allowed:
-            raise self.error(key, f"is {value!r}; {known(value, allowed)}")
+            raise self.error(key, f"is {shown(value)}; {known(value, allowed)}")
         return value
 
-    def integer(self, key: str, default: int | None = None, *, least: int = 0) -> int:
-        """A whole number of at least `least`."""
+    def integer(
+        self, key: str, default: int | None = None, *, least: int = 0, most: int = MOST
+    ) -> int:
+        """A whole number from `least` to `most`."""
         value = self._take(key, int, "a whole number", default)
-        if value < least:
-            raise self.error(key, f"is {value}; it must be >= {least}.")
+        if not least <= value <= most:
+            raise self.error(key, f"is {shown(value)}; it must be {_limits(least, most)}.")
         return value
 
-    def optional_integer(self, key: str, *, least: int = 0) -> int | None:
+    def optional_integer(self, key: str, *, least: int = 0, most: int = MOST) -> int | None:
         """A whole number, or None where the key is absent."""
-        return self.integer(key, least=least) if self.has(key) else None
+        return self.integer(key, least=least, most=most) if self.has(key) else None
 
-    def number(self, key: str, default: float | None = None, *, least: float = 0.0) -> float:
-        """A finite number of at least `least`."""
-        value = float(self._take(key, (int, float), "a number", default))
-        if not least <= value < float("inf"):
-            raise self.error(key, f"is {value}; it must be a finite number >= {least}.")
-        return value
+    def number(
+        self, key: str, default: float | None = None, *, least: float = 0.0, most: float = MOST
+    ) -> float:
+        """A number from `least` to `most`."""
+        value = self._take(key, (int, float), "a number", default)
+        if not least <= value <= most:
+            raise self.error(key, f"is {shown(value)}; it must be {_limits(least, most)}.")
+        return float(value)
 
     def optional_number(self, key: str, *, least: float = 0.0) -> float | None:
         """A finite number, or None where the key is absent."""
@@ -119,11 +138,13 @@ class Table:
         items = cast("Sequence[object]", found)
         wrong = [item for item in items if not isinstance(item, str) or not item.strip()]
         if wrong:
-            raise self.error(key, f"holds {wrong[0]!r}; every item must be a non-empty string.")
+            raise self.error(key, f"holds {shown(wrong[0])}; each item must be a non-empty string.")
         words = tuple(str(item) for item in items)
-        twice = {word for word in words if words.count(word) > 1}
+        if controlled := [word for word in words if CONTROL.search(word)]:
+            raise self.error(key, f"holds {shown(controlled[0])}; no control characters, please.")
+        twice = [word for word, count in Counter(words).items() if count > 1]
         if twice:
-            raise self.error(key, f"names {sorted(twice)[0]!r} twice; once is enough.")
+            raise self.error(key, f"names {shown(twice[0])} twice; once is enough.")
         return words
 
     def words(
@@ -133,7 +154,7 @@ class Table:
         found = self.texts(key, default)
         for word in found:
             if word not in allowed:
-                raise self.error(key, f"names {word!r}; {known(word, allowed)}")
+                raise self.error(key, f"names {shown(word)}; {known(word, allowed)}")
         return found
 
     def mapping(self, key: str) -> dict[str, str]:
@@ -142,6 +163,19 @@ class Table:
             return {}
         inner = self.table(key)
         return {name: inner.text(name) for name in inner.names()}
+
+    def variables(self, key: str) -> dict[str, str]:
+        """Environment variables by name; an empty value is one too."""
+        if not self.has(key):
+            return {}
+        inner = self.table(key)
+        found: dict[str, str] = {}
+        for name in inner.names():
+            value = inner._take(name, str, "a string", None)
+            if not VARIABLE.fullmatch(name) or "\0" in value:
+                raise inner.error(name, "is no environment variable: letters, digits and '_' only.")
+            found[name] = value
+        return found
 
     def table(self, key: str) -> "Table":
         """The table of that name; an empty one where it is absent."""
@@ -181,13 +215,21 @@ class Table:
         value = self.values[key]
         is_bool_for_number = isinstance(value, bool) and kind is not bool
         if not isinstance(value, kind) or is_bool_for_number:
-            raise self.error(key, f"is {value!r}; it must be {what}.")
+            raise self.error(key, f"is {shown(value)}; it must be {what}.")
         return cast("Value", value)
+
+
+def _limits(least: float, most: float) -> str:
+    return f"a finite number >= {least:g}" if most == MOST else f"{least:g} to {most:g}"
 
 
 def named(tables: Mapping[str, Table]) -> Iterator[tuple[str, Table]]:
     """The tables by name, each name checked to be a plain word (letters, digits, - _ .)."""
     for name, table in tables.items():
-        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise table.error(None, "has a name that isn't made of letters, digits, '-', '_', '.'.")
+        if not NAME.fullmatch(name):
+            raise table.error(
+                None,
+                "has a name that isn't made of letters and digits, with '-', '_', '.' behind the"
+                " first of them.",
+            )
         yield name, table

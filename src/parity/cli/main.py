@@ -13,7 +13,7 @@ import typer
 
 from parity import __version__
 from parity.cli import ci, config, doctor, evaluate, resume, runs, sft, show, train
-from parity.cli.audit import audit, diff
+from parity.cli.audit import audit, diff, replay
 from parity.cli.failures import guarded, tells_interrupts
 
 EPILOG = """\b
@@ -59,6 +59,7 @@ app.command("doctor", epilog=doctor.EPILOG)(tells_interrupts(doctor.doctor))
 app.command("config", epilog=config.EPILOG)(tells_interrupts(config.config))
 app.command("audit", epilog=audit.EPILOG)(tells_interrupts(audit.audit))
 app.command("diff", epilog=diff.EPILOG)(tells_interrupts(diff.diff))
+app.command("replay", epilog=replay.EPILOG)(tells_interrupts(replay.replay))
 app.add_typer(ci.app, name="ci")
 
 

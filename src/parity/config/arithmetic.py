@@ -104,6 +104,7 @@ def check(config: TrainConfig | SftConfig) -> None:
     if isinstance(config, TrainConfig):
         _check_lag(config)
         _check_publications(config)
+        _check_transport(config)
         _check_algorithm(config)
 
 
@@ -222,6 +223,20 @@ def _check_publications(config: TrainConfig) -> None:
                 " between publications the engine serves older weights than the trainer holds, so"
                 f" set {key}={-(-interval // every) * every}."
             )
+
+
+def _check_transport(config: TrainConfig) -> None:
+    transport = config.weights.transport
+    if config.runtime == "inline" and transport not in ("auto", "direct"):
+        raise ConfigError(
+            f"weights.transport is {transport!r} with runtime=inline, where trainer and engine are"
+            " one process and weights are copied inside it; set weights.transport=auto or direct."
+        )
+    if config.runtime == "inline" and config.weights.verify == "canary":
+        raise ConfigError(
+            "weights.verify is 'canary' with runtime=inline, and an engine in the trainer's process"
+            " can't score with weights that it doesn't serve yet; set weights.verify=digests."
+        )
 
 
 def _check_algorithm(config: TrainConfig) -> None:

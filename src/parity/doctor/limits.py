@@ -47,6 +47,14 @@ def shared_memory(folder: Path, min_bytes: int = MIN_SHM_BYTES) -> Found:
             f"mount a tmpfs on {folder}, as in `docker run --shm-size=16g`.",
         )
         return Limit("shared memory", None, needed, None), [finding]
+    if not os.access(folder, os.W_OK | os.X_OK):
+        finding = Finding(
+            "warning",
+            AREA,
+            f"{folder} can't be written, so weights can't go through shared memory.",
+            f"mount {folder} for writing, or give this user the right to.",
+        )
+        return Limit("shared memory", f"{folder} is read-only", needed, False), [finding]
     free, total = stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
     value = f"{_size(free)} free of {_size(total)} in {folder}"
     if free >= min_bytes:

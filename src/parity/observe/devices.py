@@ -58,7 +58,7 @@ def device_metrics(snapshot: Snapshot, devices: Devices | None) -> dict[str, flo
     found = {
         "device/utilization": _of(readings, lambda r: r.utilization, _mean),
         "device/memory_used_bytes": _of(readings, lambda r: r.memory_used_bytes, max),
-        "device/memory_used_share": _of(readings, _memory_share, max),
+        "device/memory_used_share": _of(readings, _memory_share, _mean),
         "device/power_w": _of(readings, lambda r: r.power_w, _mean),
         "device/temperature_c": _of(readings, lambda r: r.temperature_c, max),
         "device/ecc_uncorrected": _of(readings, lambda r: r.ecc_uncorrected, sum),

@@ -101,7 +101,7 @@ _EVAL = (
 _DEVICE = (  # of the run's own devices, as read last; absent where no device says it
     Metric("device/utilization", "share", "share", "mean share of time that a device computed"),
     Metric("device/memory_used_bytes", "byte", "max", "used memory of the fullest device"),
-    Metric("device/memory_used_share", "share", "max", "of its memory: used, fullest device"),
+    Metric("device/memory_used_share", "share", "share", "mean used part of a device's memory"),
     Metric("device/power_w", "W", "mean", "mean power of a device"),
     Metric("device/temperature_c", "C", "max", "temperature of the hottest device"),
     Metric("device/ecc_uncorrected", "error", "last", "ECC errors that weren't corrected"),

@@ -79,7 +79,7 @@ def from_variable(environment: Mapping[str, str]) -> Decision | None:
         return None
     try:
         return Decision.from_json(cast("Json", json.loads(text)))
-    except (json.JSONDecodeError, ConfigError) as error:
+    except (ValueError, RecursionError, ConfigError) as error:  # JSON too deep or too long too
         raise ConfigError(
             f"{VARIABLE} can't be read ({error}); it is set by the driver of a run and by nobody"
             " else. Unset it."
@@ -113,4 +113,6 @@ def _devices(value: Json) -> tuple[int | str, ...] | None:
     is_list = isinstance(value, list)
     if not is_list or not all(type(each) in (int, str) for each in value):
         raise ConfigError(f"decision.devices is {value!r}; it must be a list of ids, or null.")
+    if len(set(map(str, value))) < len(value):
+        raise ConfigError(f"decision.devices is {value!r}; it must name every device once.")
     return tuple(cast("list[int | str]", value))

@@ -29,6 +29,7 @@ GROUP = "parity.platforms"
 VARIABLE = "PARITY_PLUGINS"
 AUTO, NONE = "auto", "none"
 PATIENCE_S = 10.0  # after it a plugin that is still being loaded is named
+MAX_WORD = 60  # characters of a name that nobody has
 MAX_SAID = 300  # characters of a plugin's own message
 
 
@@ -100,10 +101,11 @@ def load_plugins(policy: str, points: Iterable[EntryPoint]) -> Plugins:
 
 
 def _unknown(word: str, by_name: Mapping[str, object]) -> PluginFailure:
-    message = f"{VARIABLE} names {word!r}; {known(word, [AUTO, NONE, *sorted(by_name)])}"
+    shown = _printable(word, MAX_WORD)
+    message = f"{VARIABLE} names {shown!r}; {known(word, [AUTO, NONE, *sorted(by_name)])}"
     if word in (AUTO, NONE):
         message = f"{VARIABLE} has {word!r} among names; write it alone."
-    return PluginFailure(word, None, message)
+    return PluginFailure(shown, None, message)
 
 
 def _load_one(name: str, points: list[EntryPoint]) -> type[Platform] | PluginFailure:
@@ -152,8 +154,12 @@ def _said(error: BaseException) -> str:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 (see above)
         return "(it has no message)"
-    shown = "".join(c if c.isprintable() else "?" for c in text[:MAX_SAID])
-    return shown + ("..." if len(text) > MAX_SAID else "")
+    return _printable(text, MAX_SAID)
+
+
+def _printable(text: str, most: int) -> str:
+    shown = "".join(c if c.isprintable() else "?" for c in text[:most])
+    return shown + ("..." if len(text) > most else "")
 
 
 def _trace() -> str:

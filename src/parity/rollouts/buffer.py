@@ -167,6 +167,10 @@ class Buffer:
         for index in list(self._waiting):
             self._drop(index, reason)
 
+    async def failed(self) -> None:
+        """Wait for a group to fail, and raise what it raised; ends by cancellation else."""
+        await self._until(lambda: False)
+
     async def _until(self, condition: Callable[[], bool]) -> None:
         while True:
             self._changed.clear()

@@ -6,6 +6,7 @@ sibling makes the group a function of weights, run seed and group index alone.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -28,6 +29,11 @@ from parity.types import (
     Split,
     Task,
 )
+
+BUDGET_EPISODES = 1000  # the newest ones, over which the share of failures is taken
+LEAST_EPISODES = 100  # below it no share is judged
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0  # before what broke is graded again; doubled each time
+TIMED_OUT = "generation timed out (rollouts.episode_timeout_s)"
 
 
 class Grader(Protocol):
@@ -82,19 +88,21 @@ class NoRecord(Record):
         """Do nothing."""
 
 
-@dataclass(frozen=True, slots=True)
 class FailureBudget:
-    """How many episodes failed of those that ended; the run ends when the share is too high."""
+    """The share of episodes that may fail, among the newest ones; the run ends above it."""
 
-    max_share: float
-    least_episodes: int = 100  # below it no share is judged
+    def __init__(self, max_share: float) -> None:
+        self._max_share = max_share
+        self._newest: deque[bool] = deque(maxlen=BUDGET_EPISODES)  # whether each one failed
 
-    def check(self, *, failed: int, ended: int, reason: str) -> None:
-        """Raise TrainingError when the budget is spent."""
-        if ended >= self.least_episodes and failed > self.max_share * ended:
+    def add(self, *, failed: int, ended: int, reason: str) -> None:
+        """Some more episodes ended; raises TrainingError when the budget is spent."""
+        self._newest.extend([True] * failed + [False] * (ended - failed))
+        total, of = sum(self._newest), len(self._newest)
+        if failed and of >= LEAST_EPISODES and total > self._max_share * of:
             raise TrainingError(
-                f"{failed} of {ended} episodes failed (last: {reason}), more than "
-                f"rollouts.max_failed_share={self.max_share} allows; mend the reward or the "
+                f"{total} of the last {of} episodes failed (last: {reason}), more than "
+                f"rollouts.max_failed_share={self._max_share} allows; mend the reward or the "
                 "engine, or raise the share."
             )
 
@@ -243,8 +251,8 @@ class GroupRunner:
         failures = [e.reward.reason for e in episodes if isinstance(e.reward, GraderFailure)]
         self.num_ended += len(episodes)
         self.num_failed += len(failures)
-        if failures:
-            self._budget.check(failed=self.num_failed, ended=self.num_ended, reason=failures[-1])
+        reason = failures[-1] if failures else ""
+        self._budget.add(failed=len(failures), ended=len(episodes), reason=reason)
 
 
 def why_unscored(episodes: Sequence[Episode]) -> str:
@@ -282,10 +290,12 @@ async def grade_episodes(
     open_positions = [n for n, e in enumerate(graded) if e.finish_reason != "abort"]
     for n, episode in enumerate(graded):
         if episode.finish_reason == "abort":
-            graded[n] = replace(episode, reward=GraderFailure("generation timed out", False))
-    for _ in range(max_retries + 1):
+            graded[n] = replace(episode, reward=GraderFailure(TIMED_OUT, False))
+    for tried in range(max_retries + 1):
         if not open_positions:
             break
+        if tried:
+            await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tried - 1)))
         results = await grader.grade([_answer(graded[n], split) for n in open_positions])
         for n, result in zip(open_positions, results, strict=True):
             graded[n] = replace(graded[n], reward=result)

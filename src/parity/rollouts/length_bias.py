@@ -114,6 +114,14 @@ class LengthBias(Record):
     ) -> None:
         """An episode has all its tokens; one that its time limit ended has no known length."""
         self._record.generated(group, sibling, episode, sampling_attempt=sampling_attempt)
+        self._note(group, sibling, episode)
+
+    def reused(self, group: Group) -> None:
+        """A group comes with the episodes that an earlier process made and recorded."""
+        for sibling, episode in enumerate(group.episodes):
+            self._note(group.index, sibling, episode)
+
+    def _note(self, group: int, sibling: int, episode: Episode) -> None:
         is_cut = episode.finish_reason == "abort"
         lengths = self._lengths.setdefault(group, {})
         lengths[sibling] = None if is_cut else episode.num_response_tokens

@@ -4,7 +4,7 @@
         await ...
 
 One register per process, like logging's: parts that know nothing of each other enter their
-waits, and the watchdog reads them. Entering and leaving costs about two microseconds and may
+waits, and the watchdog reads them. Entering and leaving costs a few microseconds and may
 be done in any thread. Nothing here ends a wait: `watchdog.py` does.
 """
 

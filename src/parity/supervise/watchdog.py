@@ -27,6 +27,7 @@ from parity.errors import DeadlineError
 from parity.supervise import page
 from parity.supervise.config import SuperviseConfig
 from parity.supervise.judge import Judge, Overdue, Watch
+from parity.supervise.sentinel import BEAT, PATIENCE, Sentinel
 from parity.supervise.signals import SignalWatch
 from parity.supervise.waits import WAITS, Wait, Waits
 
@@ -67,6 +68,7 @@ class Watchdog:
         self._tick_s = min(_MOST_TICK_S, max(_LEAST_TICK_S, shortest_s / 20))
         self._judge = Judge(self._tick_s)
         self._signals = SignalWatch()
+        self._sentinel: Sentinel | None = None
         self._watches: list[Watch] = []
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -86,6 +88,8 @@ class Watchdog:
     def __enter__(self) -> "Watchdog":
         self._waits.clear()
         (self._run_dir / page.FILE_NAME).unlink(missing_ok=True)  # an earlier attempt's
+        page_path = str(self._run_dir / page.FILE_NAME)
+        self._sentinel = Sentinel(page_path, self._config.loop_timeout_s + 5 * self._tick_s)
         self._thread.start()
         return self
 
@@ -100,6 +104,8 @@ class Watchdog:
         self._signals.wake()
         self._thread.join()
         self._signals.close()
+        if self._sentinel is not None:
+            self._sentinel.close()
         if self._closing is not None:
             self._closing.__exit__(None, None, None)
 
@@ -157,6 +163,7 @@ class Watchdog:
     def _run(self) -> None:
         while not self._is_closed:
             self._signals.wait(self._tick_s)
+            self._send(BEAT)
             with self._lock:
                 if self._is_closed:
                     return
@@ -239,8 +246,13 @@ class Watchdog:
             run_name=self._run_dir.name,
         )
 
+    def _send(self, sign: bytes) -> None:
+        if self._sentinel is not None:
+            self._sentinel.send(sign)
+
     def _told(self, scene: page.Scene) -> str:
         """The page on the disk and its first lines on stderr; where it lies."""
+        self._send(PATIENCE)
         text = page.compose(scene)
         problems: list[str] = []
 
@@ -265,6 +277,7 @@ class Watchdog:
 
     def _end(self) -> None:
         """The end in good order didn't come: say so in the summary, and end the process."""
+        self._send(PATIENCE)
         cause = self._cause
         assert cause is not None, "the process ends for no reason"
         words = str(cause) if str(cause) else type(cause).__name__

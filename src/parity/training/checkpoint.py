@@ -122,6 +122,10 @@ class CheckpointStore:
             return Checkpoint(path, marker.step, marker.state)
         return None
 
+    def is_empty(self) -> bool:
+        """Whether none was ever published, whole or damaged."""
+        return not self._folders()
+
     def _folders(self) -> list[Path]:
         """Published folders, and those that were about to be replaced."""
         if not self._dir.is_dir():

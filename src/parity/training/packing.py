@@ -78,17 +78,9 @@ def pack(
     weights = _weights(table, aggregation)
     effective = table.advantages != 0.0 if skips_zero_advantage else np.ones(table.size, bool)
     learns = _learning(samples, table, effective)
-    idle, learning = (
-        _rows(
-            table,
-            [index for index in trained if learns[index] == needs_gradient],
-            max_tokens=max_tokens,
-            cost=cost if prefix_sharing else None,
-        )
-        for needs_gradient in (False, True)
+    idle, learning = _by_need(
+        table, trained, learns, max_tokens=max_tokens, cost=cost, prefix_sharing=prefix_sharing
     )
-    if learning and sum(row.length for row in idle) <= cost.pass_tokens:
-        idle, learning = [], learning + idle  # a pass of their own would cost more
     micro_batches: list[MicroBatch] = []
     num_columns = 0
     for found in (idle, learning):
@@ -203,6 +195,30 @@ def _learning(samples: Sequence[Sample], table: _Table, effective: NDArray[np.bo
     owner = np.repeat(np.arange(len(samples)), table.num_trained)
     groups = {samples[index].group for index in np.unique(owner[effective]).tolist()}
     return [sample.group in groups for sample in samples]
+
+
+def _by_need(
+    table: _Table,
+    ordered: Sequence[int],
+    learns: Sequence[bool],
+    *,
+    max_tokens: int,
+    cost: ModelCost,
+    prefix_sharing: bool,
+) -> tuple[list[Row], list[Row]]:
+    """Rows that need no backward pass and rows that do; too few of those go with these."""
+    idle, learning = (
+        _rows(
+            table,
+            [index for index in ordered if learns[index] == needs_gradient],
+            max_tokens=max_tokens,
+            cost=cost if prefix_sharing else None,
+        )
+        for needs_gradient in (False, True)
+    )
+    if learning and sum(row.length for row in idle) <= cost.pass_tokens:
+        return [], learning + idle
+    return idle, learning
 
 
 def _rows(

@@ -7,11 +7,13 @@
     verify(digests)                         ->       compares
     commit(version) or abort(reason)        ->       serves it, or the old version
 
-Every engine of the host reads the same two buckets. The name of the shared memory is removed
+Every engine of the host reads the same two buckets: shared memory, or the trainer's device memory
+where both sides were given a `DeviceMemory`. The name of the shared memory is removed
 when all have mapped it, so not even kill -9 leaves memory behind. Each side holds a lock that
 the other one looks at while it waits: a death is noticed at once, not at the deadline.
 """
 
+import contextlib
 import logging
 import secrets
 import threading
@@ -23,8 +25,15 @@ import zmq
 
 from parity.errors import ParityError, TransferError
 from parity.weights.config import WeightsConfig
+from parity.weights.host.buckets import (
+    DeviceMemory,
+    DeviceOffer,
+    HostOffer,
+    Mapped,
+    Offer,
+    map_buckets,
+)
 from parity.weights.host.endpoints import RunDirectory, endpoint_name
-from parity.weights.host.shared_memory import SharedBuffer
 from parity.weights.session import wire
 from parity.weights.session.deadline import SLICE_S, Deadline
 from parity.weights.session.link_transfer import LinkTransfer
@@ -33,6 +42,7 @@ from parity.weights.session.sender import NUM_SLOTS, Answers, Link
 from parity.weights.session.store import Store
 
 _CLOSE_TIMEOUT_S = 10.0
+_FAREWELL_TIMEOUT_S = 2.0
 log = logging.getLogger(__name__)
 
 
@@ -40,20 +50,31 @@ class ZmqTransfer(LinkTransfer):
     """Publishes to receivers of this host, each named by (replica, node-local rank)."""
 
     def __init__(
-        self, directory: RunDirectory, receivers: Sequence[tuple[int, int]], config: WeightsConfig
+        self,
+        directory: RunDirectory,
+        receivers: Sequence[tuple[int, int]],
+        config: WeightsConfig,
+        *,
+        device: DeviceMemory | None = None,
     ) -> None:
+        """`device`: where the buckets lie; None: in host memory."""
         names = [endpoint_name(replica, rank) for replica, rank in receivers]
-        super().__init__(ZmqLink(directory, names, config), config)
+        super().__init__(ZmqLink(directory, names, config, device), config)
 
 
 class ZmqLink(Link):
     """Sockets to the receivers, and the shared buckets."""
 
     def __init__(
-        self, directory: RunDirectory, names: Sequence[str], config: WeightsConfig
+        self,
+        directory: RunDirectory,
+        names: Sequence[str],
+        config: WeightsConfig,
+        device: DeviceMemory | None = None,
     ) -> None:
         self._directory = directory
         self._config = config
+        self._device = device
         self._member = directory.member(f"sender-{secrets.token_hex(4)}")
         self._session = secrets.token_hex(8)
         self._context = zmq.Context(io_threads=1)
@@ -68,7 +89,7 @@ class ZmqLink(Link):
         self._answered = dict.fromkeys(names, 0)
         self._number = 0
         self._first = 0  # message of this connection: answers to older ones are of no interest
-        self._shared: SharedBuffer | None = None
+        self._offer: Offer | None = None
         self._mapped_by: dict[str, str] = {}  # incarnation by receiver
 
     def connect(self, deadline: Deadline) -> None:
@@ -76,21 +97,30 @@ class ZmqLink(Link):
         number = self._first = self.send({"kind": "hello"}, deadline)
         answers = self.answers(number, deadline).check()
         found = {name: wire.text(answer, "incarnation") for name, answer in answers.items()}
-        if self._shared is None or found != self._mapped_by:
+        if self._offer is None or found != self._mapped_by:
             self._release()
-            folder = Path(self._config.shared_memory_dir)
-            size = NUM_SLOTS * self._config.bucket_bytes
-            self._shared = SharedBuffer.create(folder, self._directory.tag, size)
-            message = {"kind": "map", "path": str(self._shared.path), "size_bytes": size}
+            self._offer = self._new_offer()
+            message = {"kind": "map", **self._offer.invitation()}
             self.answers(self.send(message, deadline), deadline).check()
-            self._shared.unlink()
+            self._offer.accepted()
             self._mapped_by = found
 
+    def _new_offer(self) -> Offer:
+        size = NUM_SLOTS * self._config.bucket_bytes
+        if self._device is not None:
+            return DeviceOffer(self._device, size, list(self._sockets))
+        return HostOffer(Path(self._config.shared_memory_dir), self._directory.tag, size)
+
     def buffer(self, slot: int) -> torch.Tensor:
-        """One half of the shared memory."""
-        assert self._shared is not None, "connect comes first"
+        """One half of the memory that all see."""
+        assert self._offer is not None, "connect comes first"
         size = self._config.bucket_bytes
-        return self._shared.tensor[slot * size : (slot + 1) * size]
+        return self._offer.memory[slot * size : (slot + 1) * size]
+
+    def seal(self) -> None:
+        """Wait until the device has packed."""
+        assert self._offer is not None, "connect comes first"
+        self._offer.seal()
 
     def send(self, message: Mapping[str, object], deadline: Deadline) -> int:
         """Queue it at every socket; ZeroMQ's own queue never blocks so few messages."""
@@ -178,10 +208,15 @@ class ZmqLink(Link):
         self._member.release()
 
     def _release(self) -> None:
-        if self._shared is not None:
-            self._shared.unlink()
-            self._shared.close()
-            self._shared = None
+        if self._offer is not None:
+            if self._offer.needs_farewell:
+                # One that doesn't answer is dead or hangs, and its process's end lets go too.
+                with contextlib.suppress(ParityError):
+                    deadline = Deadline("unmap", _FAREWELL_TIMEOUT_S)
+                    number = self.send({"kind": "unmap"}, deadline)
+                    self.answers(number, deadline, wait_for_all=True)
+            self._offer.close()
+            self._offer = None
         self._mapped_by = {}
 
 
@@ -189,9 +224,17 @@ class ZmqReceiver:
     """Receives in an engine's process: a thread that serves one store until `close`."""
 
     def __init__(
-        self, directory: RunDirectory, store: Store, *, replica: int, local_rank: int
+        self,
+        directory: RunDirectory,
+        store: Store,
+        *,
+        replica: int,
+        local_rank: int,
+        device: DeviceMemory | None = None,
     ) -> None:
+        """`device`: the same physical one that the sender was given; None: host memory."""
         self._directory = directory
+        self._device = device
         self._endpoint = directory.claim(replica, local_rank)
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.ROUTER)
@@ -207,7 +250,7 @@ class ZmqReceiver:
         self._responder = Responder(store, name=self._endpoint.name)
         self._sender = ""  # the lock of the sender of the open publication
         self._session = ""
-        self._shared: SharedBuffer | None = None
+        self._mapped: Mapped | None = None
         self._is_closing = threading.Event()
         name = f"parity-weights-{self._endpoint.name}"
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -230,20 +273,25 @@ class ZmqReceiver:
                 if self._socket.poll(int(SLICE_S * 1000)):
                     identity, data = self._socket.recv_multipart()
                     self._socket.send_multipart([identity, wire.encode(self._answer(data))])
-                elif self._responder.is_open:
+                else:
                     self._look_for_the_sender()
             if self._responder.is_open:
                 self._responder.lost("the engine was closed.")
         except Exception:
             log.exception("event=weights_receiver_died receiver=%s", self._endpoint.name)
         finally:
+            self._unmap()
             self._socket.close()
             self._context.term()
             self._endpoint.release()  # the sender sees a death of this thread as one of ours
 
     def _look_for_the_sender(self) -> None:
+        if self._mapped is None and not self._responder.is_open:
+            return
         if not self._directory.is_alive(self._sender):
-            self._responder.lost("the sender's process died.")
+            if self._responder.is_open:
+                self._responder.lost("the sender's process died.")
+            self._unmap()
         elif reason := self._responder.overdue():
             self._responder.lost(reason)
 
@@ -251,11 +299,17 @@ class ZmqReceiver:
         try:
             message = wire.decode(data)
             frame = {key: message.get(key) for key in ("session", "number")}
-            more = self._admit(message) or self._responder.answer(message, self._payload)
+            more = self._admit(message) or self._answer_for_engine(message)
         except ParityError as error:
             frame = {"session": "", "number": 0}
             more: wire.Message = {"ok": False, "reason": str(error)}
         return {**frame, **more}
+
+    def _answer_for_engine(self, message: wire.Message) -> wire.Message:
+        answer = self._responder.answer(message, self._payload)
+        if message.get("kind") == "bucket" and self._mapped is not None:
+            self._mapped.settle()  # the answer says that the bucket may be packed anew
+        return answer
 
     def _admit(self, message: wire.Message) -> wire.Message | None:
         """Messages about the connection; None where the message is about a publication."""
@@ -272,23 +326,31 @@ class ZmqReceiver:
             return {"ok": False, "reason": "another sender has taken over this engine."}
         if kind == "map":
             return self._map(message)
+        if kind == "unmap":
+            self._unmap()
+            return {"ok": True}
         return None
 
     def _map(self, message: wire.Message) -> wire.Message:
-        size = wire.integer(message, "size_bytes")
+        self._unmap()
         try:
-            shared = SharedBuffer.attach(Path(wire.text(message, "path")), size)
-        except TransferError as error:
+            if not self._directory.is_alive(self._sender):
+                raise TransferError("the sender's process died before its buckets were mapped.")
+            self._mapped = map_buckets(message, self._endpoint.name, self._device)
+        except ParityError as error:
+            self._responder.lost(str(error))
             return {"ok": False, "reason": str(error)}
-        if self._shared is not None:
-            self._shared.close()
-        self._shared = shared
         return {"ok": True}
 
+    def _unmap(self) -> None:
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None:
+            mapped.close()
+
     def _payload(self, slot: int, filled: int) -> torch.Tensor:
-        if self._shared is None:
+        if self._mapped is None:
             raise TransferError("a bucket came before its memory was mapped.")
-        size = self._shared.size_bytes // NUM_SLOTS
+        size = self._mapped.memory.numel() // NUM_SLOTS
         if not 0 <= slot < NUM_SLOTS or not 0 <= filled <= size:
             raise TransferError(f"a bucket of {filled} bytes in slot {slot} is out of bounds.")
-        return self._shared.tensor[slot * size : slot * size + filled]
+        return self._mapped.memory[slot * size : slot * size + filled]

@@ -9,6 +9,8 @@ import pytest
 
 from parity.cli.main import main
 from parity.config import recipes
+from parity.ledger.config import LedgerConfig
+from parity.ledger.recovery import create_ledger
 from parity.observe.trackers.jsonl import JsonlTracker
 
 ROOT = Path(__file__).parents[3]
@@ -47,6 +49,7 @@ def test_the_command_runs_as_it_is_written(
         tracker.start({})
         tracker.log(1, {"rollout/raw_reward": 0.5, "train/entropy": 1.0, "rollout/lag_mean": 0.0})
         tracker.finish()
+        create_ledger(folder / "ledger", max_lag=1, config=LedgerConfig()).close()
     (elsewhere / "facts.json").write_text('{"torch": {"version": "2.9.1+cpu"}}')
     monkeypatch.setattr("parity.doctor.imports.try_torch", list)  # seconds; tests/runs try it
     code = main(shlex.split(line)[1:])

@@ -143,6 +143,8 @@ def test_steps_that_would_never_be_published_are_refused_with_the_nearest_number
         (["steps=80", "schedule.warmup_steps=80"], ["schedule.warmup_steps is 80", "below 80"]),
         (["schedule.final_share=0.1"], ["schedule.final_share is 0.1", "linear"]),
         (["rollouts.max_drops_per_step=3"], ["rollouts.max_drops_per_step is 3", "no effect"]),
+        (["weights.transport=disk"], ["weights.transport is 'disk'", "runtime=inline", "direct"]),
+        (["weights.verify=canary"], ["weights.verify is 'canary'", "weights.verify=digests"]),
         (
             [
                 "engine.max_length=64",
@@ -166,6 +168,7 @@ def test_what_does_not_fit_together_is_refused(words: list[str], parts: list[str
 def test_the_refused_pairs_are_fine_one_by_one():
     check(load_train("quickstart", ["loss.old_logprobs=rollout", "correction.level=off"]))
     check(load_train("quickstart", ["eval.samples_per_task=4", "eval.temperature=0.8"]))
+    check(load_train("quickstart", ["weights.transport=direct", "weights.verify=off"]))
     words = ["reward.name=sum", "reward.parts=[{name: exact, weight: 1, label: a}]"]
     check(load_train("quickstart", words))
 

@@ -107,3 +107,10 @@ def test_this_machine_can_be_examined():
 )  # fmt: skip
 def test_sizes_are_shown_in_a_unit_that_fits(size: int, shown: str):
     assert limits._size(size) == shown
+
+
+def test_shared_memory_that_cannot_be_written_is_a_finding(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    limit, (finding,) = limits.shared_memory(tmp_path, min_bytes=1)
+    assert limit.is_enough is False
+    assert "can't be written" in finding.message

@@ -190,3 +190,9 @@ def test_a_plugin_cannot_take_a_word_that_has_a_meaning(name: str, tmp_path: Pat
     monkeypatch.syspath_prepend(str(tmp_path))
     (failure,) = load_plugins("", [point(name, f"word_{name}:Good")]).failures
     assert "has a meaning of its own" in failure.message
+
+
+def test_a_word_that_names_no_plugin_is_shown_on_one_line_and_not_in_full():
+    (failure,) = load_plugins("x\n\x1b" + "y" * 3000, []).failures
+    assert failure.name == "x??" + "y" * 57 + "..."
+    assert failure.message.startswith(f"PARITY_PLUGINS names {failure.name!r}; known: ")

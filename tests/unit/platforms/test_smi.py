@@ -204,3 +204,23 @@ def test_a_toolkit_folder_that_cannot_be_searched_is_passed_over(machine: Machin
     here = machine.tool("nvidia-smi", "exit 0", machine.folder / "known")
     environment = {"PATH": "/nowhere", "CUDA_HOME": "x" * 5000}
     assert smi.find(tool, environment) == here
+
+
+SYSTEM = {"/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin"}
+FOLDERS = {
+    "nvidia-smi": {*SYSTEM, "/usr/local/nvidia/bin", "/usr/local/cuda/bin", "/usr/lib/wsl/lib"},
+    "amd-smi": {*SYSTEM, "/opt/rocm/bin"},
+    "rocm-smi": {*SYSTEM, "/opt/rocm/bin"},
+    "npu-smi": {*SYSTEM, "/usr/local/Ascend/driver/tools"},
+}
+ROOTS = {
+    "nvidia-smi": ("CUDA_HOME", "CUDA_PATH"),
+    "amd-smi": ("ROCM_PATH", "ROCM_HOME"),
+    "rocm-smi": ("ROCM_PATH", "ROCM_HOME"),
+    "npu-smi": (),
+}
+
+
+def test_the_folders_of_every_tool_are_the_ones_that_are_written_here():
+    assert {name: set(tool.folders) for name, tool in BY_NAME.items()} == FOLDERS
+    assert {name: tool.roots for name, tool in BY_NAME.items()} == ROOTS

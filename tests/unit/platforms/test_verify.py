@@ -126,3 +126,16 @@ def test_a_real_process_takes_the_decision_or_ends_with_the_reason():
     assert "the driver chose rocm" in done.stderr
     done = run(ADOPT, **{VARIABLE: ""})
     assert "was to take the driver's decision on the platform, and has none" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": ' + "9" * 5000 + "}", "NaN"])
+def test_a_forged_decision_is_one_sentence(text: str):
+    with pytest.raises(ConfigError, match=f"{VARIABLE} can't be read"):
+        from_variable({VARIABLE: text})
+
+
+@pytest.mark.parametrize("devices", [[0, 0], [1, "1"], ["GPU-a", "GPU-a"]])
+def test_a_decision_that_names_a_device_twice_is_refused(devices):
+    plain = decide(TABLE[0][0]).to_json()
+    with pytest.raises(ConfigError, match="must name every device once"):
+        Decision.from_json({**plain, "devices": devices})

@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import math
 import random
+from statistics import NormalDist, fmean, pstdev
 
 import pytest
 from fakes import completion, task
@@ -40,8 +42,34 @@ def test_the_test_is_symmetric_and_siblings_only_make_it_more_careful(
     assert one.p_value <= rank_sum(x, y, siblings=siblings).p_value <= 1.0
 
 
+@given(st.lists(st.integers(0, 3), min_size=3, max_size=8), st.integers(1, 7))
+def test_mean_and_spread_of_the_statistic_are_those_of_all_permutations(
+    values: list[int], n: int
+) -> None:
+    """With many ties: every way to deal the values out, then the normal distribution."""
+    n = min(n, len(values) - 1)
+    wins: list[float] = []
+    for deal in itertools.combinations(range(len(values)), n):
+        rest = [values[k] for k in range(len(values)) if k not in deal]
+        pairs = itertools.product([values[k] for k in deal], rest)
+        wins.append(sum((above(x, y) + 1) / 2 for x, y in pairs))
+    spread, center = pstdev(wins), fmean(wins)
+    distance = max(0.0, abs(wins[0] - center) - 0.5)
+    expected = 1.0 if spread < 1e-9 else math.erfc(distance / spread / math.sqrt(2))
+    assert rank_sum(values[:n], values[n:]).p_value == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_group_counts_as_one_observation() -> None:
+    x, y = list(range(30)), list(range(10, 40))
+    z = [
+        NormalDist().inv_cdf(1 - rank_sum(x, y, siblings=siblings).p_value / 2)
+        for siblings in (1, 4)
+    ]
+    assert z[1] == pytest.approx(z[0] / 2)
+
+
 def test_the_p_value_is_that_of_all_permutations() -> None:
-    """Against every way to deal the values out, ties included (brute force, no library)."""
+    """Against every way to deal the values out (brute force, no library)."""
     x, y = [1, 2, 2, 3, 5, 6], [4, 5, 7, 7, 8, 9]
     seen = abs(rank_sum(x, y).effect)
     everything = [*x, *y]

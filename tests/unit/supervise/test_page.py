@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,6 +83,8 @@ def test_threads_have_names_and_what_the_kernel_says_of_them() -> None:
     go_on = threading.Event()
     thread = threading.Thread(target=go_on.wait, name="a patient one")
     thread.start()
+    while ") S " not in Path(f"/proc/self/task/{thread.native_id}/stat").read_text():
+        time.sleep(0.01)
     text = page.compose(scene(Waits()))
     go_on.set()
     thread.join()

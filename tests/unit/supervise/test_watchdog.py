@@ -1,6 +1,7 @@
 """The watchdog on small event loops: who is cancelled, what is raised, when it leaves by force."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import threading
@@ -198,3 +199,12 @@ def test_limits_must_be_positive_and_the_stall_follows_from_other_limits() -> No
     assert SuperviseConfig().stall_s(10.0) == 1800.0
     assert SuperviseConfig().stall_s(5000.0) == 5000.0
     assert SuperviseConfig(stall_timeout_s=3.0).stall_s(5000.0) == 3.0
+
+
+def test_every_limit_is_documented_with_its_default() -> None:
+    docs = Path(__file__).parents[3] / "docs" / "reliability.md"
+    rows = [line.split("|") for line in docs.read_text().splitlines() if line.startswith("| `")]
+    written = {row[1].strip(" `"): row[3].strip() for row in rows if len(row) == 5}
+    for each in dataclasses.fields(SuperviseConfig):
+        default = "null" if each.default is None else f"{each.default:g}"
+        assert written[each.name].startswith(default), each.name

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import distributed
+from unit.weights.fake_ipc import FakeIpc
 
 from parity.weights.collective import CollectiveReceiver, CollectiveTransfer, Group
 from parity.weights.config import WeightsConfig
@@ -56,15 +57,29 @@ def direct(stores: Sequence[Store], config: WeightsConfig, folder: Path) -> Iter
 
 
 @contextmanager
-def zmq_ipc(stores: Sequence[Store], config: WeightsConfig, folder: Path) -> Iterator[Ends]:
+def zmq_ipc_device(stores: Sequence[Store], config: WeightsConfig, folder: Path) -> Iterator[Ends]:
+    ipc = FakeIpc()
+    with zmq_ipc(stores, config, folder, ipc=ipc) as ends:
+        yield ends
+    assert ipc.is_balanced or not ipc.exported, ipc
+
+
+@contextmanager
+def zmq_ipc(
+    stores: Sequence[Store], config: WeightsConfig, folder: Path, *, ipc: FakeIpc | None = None
+) -> Iterator[Ends]:
     directory = RunDirectory.create(f"test-{secrets.token_hex(8)}")
+    importer = None if ipc is None else ipc.importer()
     receivers: list[ZmqReceiver] = []
     transfer = None
     try:
         for index, store in enumerate(stores):
-            receivers.append(ZmqReceiver(directory, store, replica=index, local_rank=0))
+            receivers.append(
+                ZmqReceiver(directory, store, replica=index, local_rank=0, device=importer)
+            )
         addresses = [(index, 0) for index in range(len(stores))]
-        transfer = ZmqTransfer(directory, addresses, config)
+        exporter = None if ipc is None else ipc.exporter()
+        transfer = ZmqTransfer(directory, addresses, config, device=exporter)
         yield Ends(transfer, stores, lambda: [each.failures for each in receivers])
     finally:
         if transfer is not None:
@@ -128,6 +143,7 @@ def disk_with(delta: str) -> Callable[..., AbstractContextManager[Ends]]:
 TRANSPORTS: Mapping[str, Callable[..., AbstractContextManager[Ends]]] = {
     "direct": direct,
     "zmq_ipc": zmq_ipc,
+    "zmq_ipc_device": zmq_ipc_device,
     "collective": collective,
     "disk_full": disk_with("off"),
     "disk_xor": disk_with("xor"),

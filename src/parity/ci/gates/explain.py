@@ -3,6 +3,7 @@
 Used by `parity ci gate --explain`.
 """
 
+import math
 from collections.abc import Sequence
 
 from parity.ci.gates.history import Point
@@ -45,7 +46,8 @@ def explain(place: Place, judged: Judgement, recent: Sequence[Point], *, width: 
 
 def _drift(values: Sequence[float]) -> str:
     first, last = values[0], values[-1]
-    change = f" ({(last - first) / abs(first):+.1%})" if first else ""
+    share = (last / abs(first) - first / abs(first)) if first else math.inf
+    change = f" ({share:+.1%})" if math.isfinite(share) else ""
     return f"from {first:.6g} to {last:.6g}{change} over the history, which the band follows"
 
 

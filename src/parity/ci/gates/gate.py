@@ -14,6 +14,7 @@ abs_down = 0.1
 ```
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -37,7 +38,8 @@ class Band:
         """The lowest and the highest value that pass."""
         size = abs(reference)
         low = reference - max(self.rel_down * size, self.abs_down)
-        return low, reference + max(self.rel_up * size, self.abs_up)
+        high = reference + max(self.rel_up * size, self.abs_up)
+        return max(low, -sys.float_info.max), min(high, sys.float_info.max)
 
 
 @dataclass(frozen=True, slots=True)

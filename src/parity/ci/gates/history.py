@@ -118,6 +118,10 @@ class History(Protocol):
         """The newest `limit` trusted values, oldest first."""
         ...
 
+    def trusted_places(self, series: Series, *, limit: int) -> dict[str, list[Point]]:
+        """As `trusted`, for every place (`at`) of the metric at once."""
+        ...
+
     def recent(self, series: Series, *, limit: int) -> list[Point]:
         """The newest `limit` values, trusted or not, oldest first."""
         ...

@@ -9,7 +9,7 @@ which little is known yet is NEW: not a pass, and not a failure either.
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -83,6 +83,7 @@ class Judge:
     history: History | None  # None: none was given, so bands can't be judged
     limit: int
     least: int
+    known: Mapping[str, Sequence[Point]] | None = None  # by place, where it was asked for already
 
     def record(
         self, gates: Sequence[Gate], record: Sequence[Recorded], place: Place
@@ -105,7 +106,15 @@ class Judge:
             last = max(values)
             return [self._step(gate, LAST, last, values, twice, place)]
         wanted = gate.steps if not isinstance(gate.steps, str) else self._all(gate, values, place)
-        return [self._step(gate, f"{STEP}{n}", n, values, twice, place) for n in wanted]
+        judge = self._asked_once(gate, place)
+        return [judge._step(gate, f"{STEP}{n}", n, values, twice, place) for n in wanted]
+
+    def _asked_once(self, gate: Gate, place: Place) -> "Judge":
+        """The same judge, who knows the history of every step of a gate already."""
+        if self.history is None or gate.band is None:
+            return self
+        series = Series(place.test, place.backend, place.suite, gate.metric_key, LAST)
+        return replace(self, known=self.history.trusted_places(series, limit=self.limit))
 
     def _all(self, gate: Gate, values: dict[int, float], place: Place) -> list[int]:
         """The steps of the record, and those that the newest trusted run had."""
@@ -120,7 +129,7 @@ class Judge:
     ) -> Judgement:
         if twice:
             return _without_value(gate, MEAN, Verdict.DUPLICATE, _twice(gate, twice[0]))
-        mean = statistics.fmean(values.values())
+        mean = _mean(list(values.values()))
         return self._value(gate, MEAN, mean, place)
 
     def _step(
@@ -147,7 +156,10 @@ class Judge:
         points: Sequence[Point] = ()
         if self.history is not None and gate.band is not None:
             series = Series(place.test, place.backend, place.suite, gate.metric_key, at)
-            points = self.history.trusted(series, limit=self.limit)
+            if self.known is None:
+                points = self.history.trusted(series, limit=self.limit)
+            else:
+                points = self.known.get(at, [])
         has_store = self.history is not None
         return judge_value(gate, at, value, points, least=self.least, has_store=has_store)
 
@@ -165,7 +177,7 @@ def judge_value(
     points = tuple(history)
     low = high = reference = None
     if gate.band is not None and len(points) >= least:
-        reference = statistics.median(point.value for point in points)
+        reference = _median([point.value for point in points])
         low, high = gate.band.around(reference)
     verdict, why = _compare(gate, value, low, high)
     if verdict is Verdict.PASS and gate.band is not None and reference is None:
@@ -175,6 +187,22 @@ def judge_value(
             verdict, why = Verdict.UNJUDGED, "no history store was given, so the band is unknown"
     found = _judgement(gate, at, verdict, why, value)
     return replace(found, reference=reference, low=low, high=high, history=points)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Also where the sum is beyond the largest float, and with values that aren't finite."""
+    try:
+        return statistics.fmean(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
+    except ValueError:  # inf and -inf
+        return math.nan
+
+
+def _median(values: Sequence[float]) -> float:
+    """Also where the sum of the middle two is beyond the largest float."""
+    low, high = statistics.median_low(values), statistics.median_high(values)
+    return low if low == high else low / 2 + high / 2
 
 
 def _compare(

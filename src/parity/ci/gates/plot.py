@@ -1,9 +1,11 @@
 """A series with its band and bounds as a few lines of plain text, for logs and terminals."""
 
 import math
+import sys
 from collections.abc import Sequence
 
 HEIGHT = 9
+_MOST = sys.float_info.max / 4  # larger ones lie at the edge: differences must stay finite
 _LABEL_WIDTH = 10
 TRUSTED, UNTRUSTED, CURRENT, EDGE, BOUND = "o", "x", "#", "-", "="
 
@@ -49,7 +51,7 @@ def plot(
 
 
 def _scale(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
+    low, high = max(min(values), -_MOST), min(max(values), _MOST)
     if high - low <= 1e-12 * max(1.0, abs(high)):
         spread = abs(high) * 0.1 or 1.0
         return low - spread, high + spread
@@ -57,5 +59,5 @@ def _scale(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _row(value: float, low: float, high: float) -> int:
-    share = (value - low) / (high - low)
+    share = (min(max(value, low), high) - low) / (high - low)
     return round((1.0 - min(1.0, max(0.0, share))) * (HEIGHT - 1))

@@ -21,6 +21,8 @@ from parity.errors import DataError
 
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _SHOWN_CHARACTERS = 80
+_MOST_BYTES = 64 * 1024**2
+_MOST_STEPS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,13 @@ def read_record(path: Path) -> list[Recorded]:
     """
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    if (size_bytes := path.stat().st_size) > _MOST_BYTES:
+        raise DataError(
+            f"{path.name} has {size_bytes} bytes; at most {_MOST_BYTES} are read. Record fewer"
+            " steps."
+        )
+    lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
+    lines = [] if lines == [""] else lines
     return [_parse(line, f"{path.name}:{number}") for number, line in enumerate(lines, start=1)]
 
 
@@ -89,7 +97,7 @@ def _parse(line: str, place: str) -> Recorded:
     )
     try:
         row: object = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise wrong from error
     if not isinstance(row, dict):
         raise wrong
@@ -98,7 +106,11 @@ def _parse(line: str, place: str) -> Recorded:
     if isinstance(value, str):
         value = _WORDS.get(value.lower())
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    is_step = isinstance(step, int) and not isinstance(step, bool)
+    is_step = isinstance(step, int) and not isinstance(step, bool) and abs(step) < _MOST_STEPS
     if not (isinstance(metric, str) and metric and is_step and is_number):
         raise wrong
-    return Recorded(metric, cast("int", step), float(cast("float", value)))
+    try:
+        return Recorded(metric, cast("int", step), float(cast("float", value)))
+    except OverflowError:  # a whole number beyond all floats
+        sign = 1 if cast("int", value) > 0 else -1
+        return Recorded(metric, cast("int", step), sign * math.inf)

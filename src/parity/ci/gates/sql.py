@@ -105,6 +105,22 @@ class SqlHistory:
         """The newest `limit` trusted values, oldest first."""
         return self._points(series, "AND v.is_trusted = 1", limit)
 
+    def trusted_places(self, series: Series, *, limit: int) -> dict[str, list[Point]]:
+        """As `trusted`, for every place (`at`) of the metric at once."""
+        query = (
+            "SELECT value, run_id, commit_id, is_trusted, place FROM (SELECT v.value, r.run_id,"
+            " r.commit_id, v.is_trusted, v.place,"
+            f" ROW_NUMBER() OVER (PARTITION BY v.place {_NEWEST}) AS age"
+            " FROM ci_values v JOIN ci_runs r ON r.run_key = v.run_key"
+            f" WHERE {_OF_SERIES} AND v.is_trusted = 1) AS newest WHERE age <= ?"
+            " ORDER BY place, age DESC"
+        )
+        rows = self._rows(query, (series.test, series.backend, series.suite, series.metric, limit))
+        found: dict[str, list[Point]] = {}
+        for row in rows:
+            found.setdefault(str(row[4]), []).append(self._point(row, series))
+        return found
+
     def recent(self, series: Series, *, limit: int) -> list[Point]:
         """The newest `limit` values, trusted or not, oldest first."""
         return self._points(series, "", limit)
@@ -195,8 +211,23 @@ class SqlHistory:
         )
         key = (series.test, series.backend, series.suite, series.metric, series.at, limit)
         rows = self._rows(query, key)
-        points = [Point(float(str(r[0])), str(r[1]), str(r[2]), bool(r[3])) for r in rows]
-        return points[::-1]
+        return [self._point(row, series) for row in rows][::-1]
+
+    def _point(self, row: Row, series: Series) -> Point:
+        return Point(self._number(row[0], series), str(row[1]), str(row[2]), bool(row[3]))
+
+    def _number(self, value: object, series: Series) -> float:
+        """A stored value; only a hand or a broken disk can have put anything else there."""
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise HistoryError(
+                f"{self._driver.name} holds {str(value)[:80]!r} as a value of {series.metric!r} of"
+                f" {series.test}; only finite numbers belong there. Delete that row."
+            )
+        return number
 
     def _rows(self, query: str, values: Sequence[object]) -> list[Row]:
         with self._driver.connect() as cursor:

@@ -5,13 +5,15 @@ and suite: the same test takes other times on other hardware.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from parity.ci.model import Registration
 
-PLACEHOLDERS = 3  # tests of one suite with the very same estimate
+PLACEHOLDERS = 3  # tests of one suite with the very same estimate, and
+PLACEHOLDER_SHARE = 0.05  # of its long tests: among thousands, equal measured times are chance
 PLACEHOLDER_S = 60.0  # shorter ones don't unbalance a shard
 TOLERANCE = 0.25  # of the measured time
 TOLERANCE_S = 30.0  # smaller differences don't matter to a shard
@@ -91,16 +93,19 @@ def rounded(time_s: float) -> float:
 
 
 def placeholder_warnings(registrations: Sequence[Registration]) -> list[str]:
-    """A warning for each suite in which long tests share one estimate, to the second."""
+    """A warning for each estimate that many long tests of a suite share, to the second."""
     groups: dict[tuple[str, float], list[Registration]] = {}
     for each in registrations:
         if each.est_time_s >= PLACEHOLDER_S and not each.is_implicit and each.disabled is None:
             groups.setdefault((each.suite, each.est_time_s), []).append(each)
+    long: Counter[str] = Counter()
+    for (suite, _), group in groups.items():
+        long[suite] += len(group)
     return [
         f"{suite}: {len(group)} tests have the same estimate of {est_time_s:g} s"
         f" ({_shown(group)}); measure them (`parity ci audit-times`), or shards are unbalanced."
         for (suite, est_time_s), group in sorted(groups.items())
-        if len(group) >= PLACEHOLDERS
+        if len(group) >= max(PLACEHOLDERS, PLACEHOLDER_SHARE * long[suite])
     ]
 
 

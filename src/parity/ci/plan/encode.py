@@ -28,7 +28,7 @@ def to_json(plan: Plan, config: Config) -> str:
         "patches": dict(plan.patches or {}),
         "warnings": list(plan.warnings),
     }
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    return json.dumps(document, allow_nan=False) + "\n"
 
 
 def _policy(policy: Policy) -> dict[str, object]:

@@ -13,10 +13,12 @@ from typing import cast
 from parity.ci.config import Backend, Config
 from parity.ci.model import Disabled, Registration
 from parity.ci.registry.calls import Call
+from parity.ci.text import shown
 from parity.registry import known
 
 KEYWORDS = ("est_time", "suite", "labels", "nightly", "disabled")
 DISABLED_KEYS = ("reason", "issue", "owner", "expires")
+MOST_SECONDS = 7 * 24 * 3600.0
 Tell = Callable[[int, str], None]
 
 
@@ -66,26 +68,28 @@ class ArgumentReader:
         own = [name for name, suite in suites.items() if suite.backend == backend.name]
         line = call.line_of("suite")
         if not isinstance(value, str):
-            shown = "is missing" if value is None else f"is {value!r}"
-            self._problem(line, f"suite {shown}; it must be one of: {', '.join(own)}.")
+            found = "is missing" if value is None else f"is {shown(value)}"
+            self._problem(line, f"suite {found}; it must be one of: {', '.join(own)}.")
         elif value not in suites:
             self._problem(
-                line, f"suite is {value!r}, which ci.toml doesn't have; {known(value, own)}"
+                line, f"suite is {shown(value)}, which ci.toml doesn't have; {known(value, own)}"
             )
         elif value not in own:
             other = suites[value].backend
             self._problem(
                 line, f"suite {value!r} is of {other}, not of {backend.name}; {known(value, own)}"
             )
-        return str(value)
+        return value if isinstance(value, str) else ""
 
     def _est_time(self, call: Call) -> float:
         value = call.values.get("est_time")
         line = call.line_of("est_time")
         number = finite(value)
-        if number is None or number <= 0:
-            shown = "is missing" if "est_time" not in call.values else f"is {value!r}"
-            self._problem(line, f"est_time {shown}; it must be a number of seconds > 0.")
+        if number is None or not 0 < number <= MOST_SECONDS:
+            found = f"is {shown(value)}" if "est_time" in call.values else "is missing"
+            self._problem(
+                line, f"est_time {found}; it must be a number of seconds > 0, at most a week."
+            )
             return 1.0
         return number
 
@@ -93,15 +97,20 @@ class ArgumentReader:
         value = call.values.get("labels", ())
         line = call.line_of("labels")
         if not isinstance(value, list | tuple):
-            self._problem(line, f"labels is {value!r}; it must be a list of strings.")
+            self._problem(line, f"labels is {shown(value)}; it must be a list of strings.")
             return ()
         labels = cast("Collection[object]", value)
+        if len(labels) > len(self._config.labels):
+            most = len(self._config.labels)
+            self._problem(line, f"labels has {len(labels)} items, and ci.toml has {most} labels.")
+            return ()
         seen: list[str] = []
+        prefix = self._config.label_prefix
         for label in labels:
             if not isinstance(label, str) or label not in self._config.labels:
-                text = str(label).removeprefix(self._config.label_prefix)
+                text = (label if isinstance(label, str) else shown(label)).removeprefix(prefix)
                 self._problem(
-                    line, f"label {label!r} is unknown; {known(text, self._config.labels)}"
+                    line, f"label {shown(label)} is unknown; {known(text, self._config.labels)}"
                 )
             elif label in seen:
                 self._problem(line, f"label {label!r} is given twice; once is enough.")
@@ -119,7 +128,7 @@ class ArgumentReader:
         value = call.values.get("nightly", False)
         if not isinstance(value, bool):
             line = call.line_of("nightly")
-            self._problem(line, f"nightly is {value!r}; it must be True or False.")
+            self._problem(line, f"nightly is {shown(value)}; it must be True or False.")
         return value is True
 
     def _disabled(self, call: Call) -> Disabled | None:
@@ -132,12 +141,13 @@ class ArgumentReader:
             ' "expires": "2026-12-31"}'
         )
         if not isinstance(value, dict):
-            self._problem(line, f"disabled is {value!r}; a reason alone isn't enough: {form}.")
+            self._problem(line, f"disabled is {shown(value)}; a reason alone isn't enough: {form}.")
             return None
         fields = cast("Mapping[object, object]", value)
         for key in fields:
             if key not in DISABLED_KEYS:
-                self._problem(line, f"disabled has {key!r}; {known(str(key), DISABLED_KEYS)}")
+                name = key if isinstance(key, str) else ""
+                self._problem(line, f"disabled has {shown(key)}; {known(name, DISABLED_KEYS)}")
         for key in DISABLED_KEYS:
             text = fields.get(key)
             if not isinstance(text, str) or not text.strip():
@@ -150,14 +160,15 @@ class ArgumentReader:
         if not re.fullmatch(project.issues, fields["issue"]):
             self._problem(
                 line,
-                f"disabled names the issue {fields['issue']!r}; it must be a link"
+                f"disabled names the issue {shown(fields['issue'])}; it must be a link"
                 f" that matches {project.issues}.",
             )
         try:
             expires = date.fromisoformat(fields["expires"])
         except ValueError:
             self._problem(
-                line, f"disabled expires {fields['expires']!r}; write a day such as 2026-12-31."
+                line,
+                f"disabled expires {shown(fields['expires'])}; write a day such as 2026-12-31.",
             )
             return None
         if expires < self._today:

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 from parity.ci.registry.outline import NAME
 from parity.ci.registry.problems import Problem
+from parity.ci.text import source
 from parity.registry import known
 
 POSITIONAL = ("est_time", "suite")
+MOST_CALLS = 200  # of one file
 
 
 @dataclass
@@ -41,15 +43,20 @@ class CallReader:
 
     def read(self, tree: ast.Module) -> list[Call]:
         """The registering calls in the order of the file."""
-        calls: list[Call] = []
+        found: list[tuple[ast.Call, str]] = []
         rest: list[ast.AST] = []  # arguments of calls are literals: they name nothing
         for statement in tree.body:
             node = statement.value if isinstance(statement, ast.Expr) else None
             name = _called(node)
             if not isinstance(node, ast.Call) or name is None:
                 rest.extend(ast.walk(statement))
-            elif (call := self._call(node, name)) is not None:
-                calls.append(call)
+            else:
+                found.append((node, name))
+        if len(found) > MOST_CALLS:
+            text = f"registers {len(found)} times; at most {MOST_CALLS} calls are read."
+            self._problem(found[MOST_CALLS][0].lineno, text)
+        made = [self._call(node, name) for node, name in found[:MOST_CALLS]]
+        calls = [call for call in made if call is not None]
         imported = self._imports(rest)
         for node in _names(rest):
             self._misused(node)
@@ -86,7 +93,7 @@ class CallReader:
         if isinstance(node, ast.Attribute):
             self._problem(
                 line,
-                f"{ast.unparse(node)} is called through another name; import {node.attr} and"
+                f"{source(node)} is called through another name; import {node.attr} and"
                 " call it by its bare name at the top level.",
             )
         elif isinstance(node, ast.Name):
@@ -134,7 +141,7 @@ class CallReader:
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             self._problem(
                 value.lineno,
-                f"{key} of {call.name} is `{ast.unparse(value)[:80]}`; it must be a literal,"
+                f"{key} of {call.name} is `{source(value)}`; it must be a literal,"
                 " because the file is read and never run.",
             )
             return False

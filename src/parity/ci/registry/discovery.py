@@ -17,6 +17,7 @@ from parity.ci.registry.arguments import is_below
 from parity.ci.registry.problems import Problem, RegistrationError
 from parity.ci.registry.reading import read_test
 from parity.ci.registry.whole import whole_problems, with_cases
+from parity.ci.text import read_python
 
 SKIPPED = ("__pycache__", "node_modules", "build", "dist", "venv")
 
@@ -71,6 +72,9 @@ def _is_excluded(path: str, config: Config) -> bool:
 def _one(
     path: str, config: Config, today: date, *, is_link: bool
 ) -> tuple[TestFile | None, list[Problem]]:
+    if not path.isprintable():
+        text = "has a name with characters that can't be printed; rename it."
+        return None, [Problem(ascii(path), 1, text)]
     name = path.rpartition("/")[2]
     is_named = any(fnmatchcase(name, pattern) for pattern in config.project.patterns)
     is_inside = any(is_below(path, root) for root in config.project.roots)
@@ -107,7 +111,6 @@ def _text(config: Config, path: str, *, is_link: bool) -> tuple[str | None, Prob
     if is_link:
         return None, Problem(path, 1, "is a symbolic link; a test must be a file of its own.")
     try:
-        data = (config.root / path).read_bytes()
-        return data.decode("utf-8-sig").replace("\r\n", "\n"), None
-    except (OSError, UnicodeDecodeError) as error:
+        return read_python(config.root / path), None
+    except (OSError, ValueError) as error:
         return None, Problem(path, 1, f"can't be read as UTF-8 text ({error}).")

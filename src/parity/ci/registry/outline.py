@@ -9,24 +9,37 @@ and the whole text is parsed.
 """
 
 import re
+from unicodedata import normalize
 
 # The lookbehind stands behind the literal, so that the literal is what is searched for.
 NAME = re.compile(r"register_(?<!\wregister_)(?:[A-Za-z0-9_]+_ci|ci_[A-Za-z0-9_]+)\b")
 CALL = re.compile(rf"(?:^|\n)({NAME.pattern})\s*\(")
-UNCLOSED = ('"""', "'''")
+UNCLOSED = ('"""', "'''", '"', "'")
 TOKEN = re.compile(
     r'#[^\n]*|"""(?:[^"\\]|\\.|"(?!""))*"""|\'\'\'(?:[^\'\\]|\\.|\'(?!\'\'))*\'\'\''
-    r'|"""|\'\'\'|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'',
+    r'|"""|\'\'\'|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|["\']',
     re.DOTALL,
 )
 NEXT = re.compile(r"\n(?=[^\s)\]}])")  # where another top-level statement can begin
 IMPORT = re.compile(r"from [\w.]+ import ")
+MOST_NAMES = 500  # each is looked for in all of the text before it
 OPEN, CLOSE = "([{", ")]}"
 
 
 def mentions(text: str) -> bool:
     """Whether a registering name occurs anywhere in the text, strings and comments included."""
-    return NAME.search(text) is not None
+    return NAME.search(text) is not None or _is_disguised(text)
+
+
+def _is_disguised(text: str) -> bool:
+    """Whether other letters stand for a registering name: Python reads identifiers as NFKC."""
+    if text.isascii():
+        return False
+    return NAME.findall(normalize("NFKC", text)) != NAME.findall(text)
+
+
+class _Unclear(Exception):  # noqa: N818 no failure: the whole text is parsed instead
+    """The cheap scan can't tell where a string ends."""
 
 
 def first_call(text: str) -> int:
@@ -38,9 +51,13 @@ def first_call(text: str) -> int:
 
 def outline(text: str) -> str | None:
     """The text with all other lines emptied; None where only a full parse can tell."""
+    if _is_disguised(text):
+        return None
     last = 0
-    for found in NAME.finditer(text):
+    for number, found in enumerate(NAME.finditer(text)):
         last = found.end()
+        if number == MOST_NAMES:
+            return None
     after = NEXT.search(text, last)
     if after is not None and (short := _outline(text[: after.start() + 1])) is not None:
         return short
@@ -68,9 +85,9 @@ def _code(text: str) -> str | None:
     """The text with strings and comments blanked out; None where a quote leads nowhere.
 
     A token is as long as before. Since Python 3.12 the braces of an f-string may hold any quotes;
-    then a token of this scan ends inside the braces, and they don't balance.
+    then a token of this scan ends inside the braces, and they don't balance. The scan ends at the
+    first such token: after it, each quote could search the whole rest in vain.
     """
-    broken: list[str] = []
 
     def blank(found: re.Match[str]) -> str:
         token = found[0]
@@ -80,13 +97,15 @@ def _code(text: str) -> str | None:
             and token.count("{") != token.count("}")
             and _is_formatted(text, found.start())
         ):
-            broken.append(token)
+            raise _Unclear
         if "\n" in token:
             return "".join("\n" if character == "\n" else "s" for character in token)
         return ("s" if token[0] != "#" else " ") + " " * (len(token) - 1)
 
-    code = TOKEN.sub(blank, text)
-    return None if broken or '"' in code or "'" in code else code
+    try:
+        return TOKEN.sub(blank, text)
+    except _Unclear:
+        return None
 
 
 def _is_formatted(text: str, quote: int) -> bool:

@@ -36,12 +36,19 @@ def function_names(config: Config) -> dict[str, str]:
 
 def read_test(text: str, path: str, config: Config, today: date) -> Read:
     """What a test file says of itself; `path` is relative to the root, with `/`."""
+    try:
+        return _read(text, path, config, today)
+    except (RecursionError, MemoryError):
+        return Read(None, (Problem(path, 1, "is nested too deeply to be read; simplify it."),))
+
+
+def _read(text: str, path: str, config: Config, today: date) -> Read:
     reader = _FileReader(path, config, today)
     calls: list[Call] = []
     if outline.mentions(text):
         try:
             tree = parse(text)
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None) or 1
             return Read(None, (Problem(path, line, f"isn't valid Python ({error})."),))
         found = CallReader(path, [*function_names(config), GATE, CASES])

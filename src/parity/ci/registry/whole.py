@@ -27,7 +27,10 @@ def with_cases(files: Sequence[TestFile], config: Config) -> tuple[list[TestFile
             place, _, text = str(error).removeprefix(f"{config.root}/").partition(": ")
             path, _, line = place.rpartition(":")
             problems.append(Problem(path, int(line), text))
-    filled = [replace(file, cases=tables.get(file.case_table or "", ())) for file in files]
+    filled = [
+        replace(file, cases=tables.get(file.case_table, ())) if file.case_table else file
+        for file in files
+    ]
     return filled, problems
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
 
 from parity.ci.gates.gate import GateSettings
 from parity.ci.gates.history import HistoryError
@@ -18,11 +17,12 @@ from parity.ci.gates.record import read_record
 from parity.ci.model import PlannedTest
 from parity.ci.run.classify import Meaning, classify, signal_of
 from parity.ci.run.counts import read_counts, with_report
-from parity.ci.run.execute import Command, execute
-from parity.ci.run.output import Fence, Output
+from parity.ci.run.execute import Command, StartError, execute
+from parity.ci.run.output import Fence, Output, Shows
 from parity.ci.run.result import Attempt, FileResult, Outcome
 from parity.ci.run.settings import RunSettings
 from parity.ci.run.work import Wrap, unwrapped
+from parity.ci.text import harmless
 from parity.errors import DataError
 
 METRICS_VARIABLE = "PARITY_CI_METRICS"
@@ -42,7 +42,7 @@ class Lane:
     settings: RunSettings
     gates: GateSettings
     judge: Judge
-    live: TextIO
+    live: Shows
     groups: bool = True  # fold each test in the log, as GitHub Actions does
     timeout_s: float | None = None  # instead of the suite's
     retries: int = 0
@@ -79,7 +79,7 @@ def run_file(test: PlannedTest, lane: Lane, *, remaining: Callable[[], float]) -
         )
         if not can_retry:
             return _result(test, lane, attempts, record_path)
-        lane.live.write(f"{test.path}: {attempt.reason}; tried again\n")
+        lane.live.write(f"{harmless(f'{test.path}: {attempt.reason}; tried again')}\n")
         lane.pause(lane.settings.retry_wait_s)
 
 
@@ -101,7 +101,7 @@ def _attempt(test: PlannedTest, lane: Lane, number: int, timeout_s: float) -> tu
         marker=marker,
         timeout_s=timeout_s,
     )
-    title = f"{test.path} (attempt {number}, at most {timeout_s:.4g} s)"
+    title = f"{harmless(test.path)} (attempt {number}, at most {timeout_s:.4g} s)"
     with Fence(lane.live, title, groups=lane.groups):
         attempt = _run(command, Output(folder / "output.log", lane.live), lane, report_path, test)
     _tell(attempt, test, lane)
@@ -114,9 +114,8 @@ def _run(
     log_path = output.log_path.relative_to(lane.output_dir).as_posix()
     try:
         ending = execute(command, output)
-    except OSError as error:
-        why = f"{command.argv[0]} can't be started ({error.strerror or error})"
-        return Attempt(Outcome.INFRASTRUCTURE, why, None, 0.0, None, None, log_path, "")
+    except StartError as error:
+        return Attempt(Outcome.INFRASTRUCTURE, str(error), None, 0.0, None, None, log_path, "")
     finally:
         output.close()
     counts = read_counts(command.argv, report_path, lane.root / test.path)
@@ -187,9 +186,9 @@ def _judged(test: PlannedTest, lane: Lane, record_path: Path) -> list[Judgement]
 
 def _tell(attempt: Attempt, test: PlannedTest, lane: Lane) -> None:
     reason = f": {attempt.reason}" if attempt.reason else ""
-    lane.live.write(f"{test.path}: {attempt.outcome} in {attempt.time_s:.1f} s{reason}\n")
-    for leftover in attempt.leftovers:
-        lane.live.write(f"{test.path}: left behind and killed: {leftover}\n")
+    lines = [f"{test.path}: {attempt.outcome} in {attempt.time_s:.1f} s{reason}"]
+    lines += [f"{test.path}: left behind and killed: {each}" for each in attempt.leftovers]
+    lane.live.write("".join(f"{harmless(line)}\n" for line in lines))
     lane.live.flush()
 
 

@@ -18,6 +18,7 @@ from typing import IO
 from parity.ci.run.output import Output
 from parity.ci.run.processes import MARKER, Tree, describe
 from parity.config import environment
+from parity.errors import ParityError
 
 DUMP_TIMEOUT_S = 3.0  # for a hung test to say where it hangs, once told to abort
 KILL_TIMEOUT_S = 15.0
@@ -50,28 +51,24 @@ class Ending:
     survivors: tuple[str, ...]  # processes that can't be killed
 
 
+class StartError(ParityError):
+    """The command of a test can't be started."""
+
+
 def execute(command: Command, output: Output) -> Ending:
     """Run `command` to its end or its deadline, then kill and reap all that it started.
 
-    Raises OSError where it can't be started. When interrupted, kills all the same.
+    Raises StartError where it can't be started. When interrupted, kills all the same.
     """
     tree = Tree(command.marker)
-    variables = {**command.variables, MARKER: command.marker, "PYTHONFAULTHANDLER": "1"}
-    begun = time.monotonic()
-    process = subprocess.Popen(
-        list(command.argv),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        bufsize=0,
-        cwd=command.working_dir,
-        env=environment.inherited(variables, without=command.without),
-        start_new_session=True,
-    )
-    assert process.stdout is not None, "stdout is a pipe"
     survivors: list[str] = []
     leftovers: list[str] = []
-    try:
+    begun = time.monotonic()
+    process: subprocess.Popen[bytes] | None = None
+    try:  # from here on, an interruption finds all that was started
+        process = _start(command)
+        tree.leave_to_starter(process.pid)
+        assert process.stdout is not None, "stdout is a pipe"
         with _Reader(process.stdout, output) as reader:
             is_timeout = not reader.until(process.poll, begun + command.timeout_s)
             time_s = time.monotonic() - begun
@@ -84,7 +81,7 @@ def execute(command: Command, output: Output) -> Ending:
     finally:
         if not survivors:
             survivors = tree.kill(timeout_s=KILL_TIMEOUT_S)
-        code = process.poll()
+        code = process.poll() if process is not None else None
     is_signal = not is_timeout and code is not None and code < 0
     return Ending(
         is_timeout=is_timeout,
@@ -94,6 +91,24 @@ def execute(command: Command, output: Output) -> Ending:
         leftovers=tuple(leftovers),
         survivors=tuple(survivors),
     )
+
+
+def _start(command: Command) -> subprocess.Popen[bytes]:
+    variables = {**command.variables, MARKER: command.marker, "PYTHONFAULTHANDLER": "1"}
+    try:
+        return subprocess.Popen(
+            list(command.argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            cwd=command.working_dir,
+            env=environment.inherited(variables, without=command.without),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise StartError(f"{command.argv[0]} can't be started ({why}).") from error
 
 
 def _ask_where_it_hangs(process: subprocess.Popen[bytes], reader: "_Reader") -> None:

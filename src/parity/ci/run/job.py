@@ -10,7 +10,6 @@ history    gets the values, where this run may write   the shard fails
 
 import os
 import platform as host
-import secrets
 import signal
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,9 @@ from parity.ci.gates.judge import Judge
 from parity.ci.gates.stores import open_history
 from parity.ci.run.attempt import Lane
 from parity.ci.run.baselines import store, unstored
+from parity.ci.run.jobs import new_marker, registered
 from parity.ci.run.leases import Owner, lease
+from parity.ci.run.output import Live, Shows
 from parity.ci.run.processes import adopt_orphans
 from parity.ci.run.readiness import Baseline, Need, Probe, candidates, wait_ready
 from parity.ci.run.report import junit, results, summary
@@ -37,11 +38,15 @@ from parity.ci.run.shard import Rules, run_tests
 from parity.ci.run.telemetry import probe_of
 from parity.ci.run.work import Options, Work
 from parity.config import environment
-from parity.errors import ParityError
+from parity.errors import ConfigError, ParityError
 
 RESULTS_FILE, JUNIT_FILE, SUMMARY_FILE = "results.json", "junit.xml", "summary.md"
 SUITE_VARIABLE = "PARITY_CI_SUITE"
 NO_HISTORY = "no history store was given, so only the hard bounds of gates were judged"
+
+
+class ReportError(ParityError):
+    """What became of the tests can't be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +72,23 @@ def run_job(config: Config, work: Work, options: Options, live: TextIO) -> Shard
         allow_empty=work.allow_empty,
     )
     output_dir = options.output_dir.resolve()
-    output_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output {output_dir} can't be made ({error.strerror}).") from error
     adopt_orphans()
-    lane = _lane(config, work, replace(options, output_dir=output_dir), live)
+    lane = _lane(config, work, replace(options, output_dir=output_dir), Live(live))
     with _stops_once():
         shard = _run(config, work, options, lane, empty)
         _ignore_stops()
         shard = _stored(config, work, options, shard, started_at)
-        _report(shard, output_dir)
+        try:
+            _report(shard, output_dir)
+        except OSError as error:
+            raise ReportError(
+                f"the results can't be written to {output_dir} ({error.strerror}); free its disk,"
+                " or give another folder with --output."
+            ) from error
     return shard
 
 
@@ -86,7 +100,10 @@ def _run(
     try:
         history = open_history(options.history_url) if options.history_url else None
         lane = replace(lane, judge=replace(lane.judge, history=history))
-        with _devices(config, work, lane) as devices:
+        with (
+            registered(lane.marker, lane.settings.lease_dir) as ended,
+            _devices(config, work, lane) as devices,
+        ):
             variables = {**lane.variables, **(devices.variables or {})}
             files, trouble = run_tests(
                 work.tests,
@@ -94,13 +111,14 @@ def _run(
                 Rules(options.continue_on_error, options.shard_timeout_s),
                 baseline=devices.baseline,
             )
-        notes = (*devices.notes, *((NO_HISTORY,) if history is None and _has_gates(work) else ()))
+        unjudged = (NO_HISTORY,) if history is None and _has_gates(work) else ()
+        notes = (*ended, *devices.notes, *unjudged)
         return replace(
             empty, files=tuple(files), trouble=trouble, devices=devices.indices, notes=notes
         )
     except KeyboardInterrupt:
         return _nothing(work, empty, Outcome.CANCELLED, "we were told to stop")
-    except ParityError as error:
+    except (ParityError, OSError) as error:  # OSError: the output folder, a disk that is full
         return _nothing(work, empty, Outcome.NOT_RUN, str(error))
 
 
@@ -111,7 +129,7 @@ def _nothing(work: Work, empty: ShardResult, outcome: Outcome, why: str) -> Shar
     return replace(empty, files=tuple(files), trouble=why)
 
 
-def _lane(config: Config, work: Work, options: Options, live: TextIO) -> Lane:
+def _lane(config: Config, work: Work, options: Options, live: Shows) -> Lane:
     """Reads every setting, so that a wrong one is an error before anything runs."""
     settings = RunSettings.of(config.section("run"))
     gates = GateSettings.of(config.section("gates"))
@@ -124,7 +142,7 @@ def _lane(config: Config, work: Work, options: Options, live: TextIO) -> Lane:
         output_dir=options.output_dir,
         command=backend.command,
         variables={**backend.env, **work.suite.env, SUITE_VARIABLE: work.suite.name},
-        marker=f"{host.node()}-{os.getpid()}-{secrets.token_hex(8)}",
+        marker=new_marker(),
         settings=settings,
         gates=gates,
         judge=Judge(None, limit=gates.history_limit, least=gates.min_history),
@@ -205,6 +223,7 @@ def _stored(
 
 
 def _report(shard: ShardResult, output_dir: Path) -> None:
+    output_dir.mkdir(parents=True, exist_ok=True)  # a test may have removed it
     results.write(shard, output_dir / RESULTS_FILE)
     junit.write(shard, output_dir / JUNIT_FILE)
     (output_dir / SUMMARY_FILE).write_text(summary.summary(shard), encoding="utf-8")
@@ -235,4 +254,4 @@ def _ignore_stops() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-_STOPS = (signal.SIGTERM, signal.SIGINT)
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # SIGHUP: the terminal is gone

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import cast
 
 from parity.ci.run.processes import kill_marked
+from parity.ci.text import harmless
 from parity.errors import ParityError
 
+MARK = re.compile(r"[A-Za-z0-9._-]{1,255}-[0-9]{1,10}-[0-9a-f]{16}")  # of one run of one job
 _POLL_S = 0.2
 _SHARED = 0o777  # the jobs of a host may run as different users
 
@@ -55,7 +57,7 @@ def lease(
 
     Raises LeaseError, which names the holders.
     """
-    _make_shared(folder)
+    make_shared(folder)
     deadline = time.monotonic() + timeout_s
     while not (held := _try(keys, count, folder)):
         if time.monotonic() >= deadline:
@@ -84,18 +86,45 @@ def _try(keys: Sequence[str], count: int, folder: Path) -> dict[str, int]:
     for key in keys:
         if len(held) == count:
             break
-        file = os.open(_path(folder, key), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
-        else:
+        if (file := locked(_path(folder, key))) is not None:
             held[key] = file
     if len(held) == count:
         return held
     for file in held.values():
         os.close(file)
     return {}
+
+
+def locked(path: Path) -> int | None:
+    """The open file, locked until it is closed or we die; None where somebody else has it.
+
+    Raises LeaseError where it can't be opened: a link, a folder, another user's.
+    """
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise LeaseError(
+                f"the lock file {path} can't be opened ({error.strerror}); remove it, or set"
+                " lease_dir in [run] to a folder that every job of this host can write."
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return None
+        if os.fstat(file).st_uid == os.getuid():
+            os.fchmod(file, 0o666)  # whatever our umask is
+        if _is_at(file, path):
+            return file
+        os.close(file)  # it was removed before we had it: a lock on it keeps nobody out
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat(follow_symlinks=False))
+    except OSError:
+        return False
 
 
 def _end_last_owner(key: str, file: int, owner: Owner) -> list[str]:
@@ -124,16 +153,25 @@ def _told(owner: Owner | None) -> str:
 def _parse(text: str) -> Owner | None:
     try:
         row: object = json.loads(text)
-        return Owner(**cast("dict[str, object]", row)) if isinstance(row, dict) else None  # pyright: ignore[reportArgumentType]
-    except (ValueError, TypeError):
+    except (ValueError, RecursionError):
         return None
+    if not isinstance(row, dict):
+        return None
+    fields = cast("dict[str, object]", row)
+    job, pid, marker = fields.get("job"), fields.get("pid"), fields.get("marker")
+    # Anybody may write here, and an empty marker would be the beginning of everybody's.
+    if not isinstance(pid, int) or not isinstance(marker, str) or not MARK.fullmatch(marker):
+        return None
+    words = [harmless(str(each))[:80] for each in (job, fields.get("host"), fields.get("since"))]
+    return Owner(job=words[0], pid=pid, host=words[1], marker=marker, since=words[2])
 
 
 def _path(folder: Path, key: str) -> Path:
     return folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', key)}.lock"
 
 
-def _make_shared(folder: Path) -> None:
+def make_shared(folder: Path) -> None:
+    """Make a folder that the jobs of all users of this host can write. Raises LeaseError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -141,5 +179,5 @@ def _make_shared(folder: Path) -> None:
             f"the lease folder {folder} can't be made ({error}); set lease_dir in [run] to a"
             " folder that every job of this host can write."
         ) from error
-    if folder.stat().st_uid == os.getuid():
+    if folder.is_dir() and folder.stat().st_uid == os.getuid():
         folder.chmod(_SHARED)

@@ -50,6 +50,9 @@ def run_tests(
             results.append(_not_run(test, lane, Outcome.CANCELLED, "we were told to stop"))
             stop = trouble = "we were told to stop"
             continue
+        except OSError as error:
+            reason = f"its results can't be written ({error})"
+            result, excess = _not_run(test, lane, Outcome.INFRASTRUCTURE, reason), None
         results.append(result)
         trouble = _trouble(result, excess)
         stop = trouble or _failed(result, rules)

@@ -9,7 +9,7 @@ from pathlib import Path
 from parity.ci.config import Config
 from parity.ci.run.settings import RunSettings
 from parity.ci.workflow.document import HEADER, Document, dump
-from parity.ci.workflow.jobs import Context, image, job_name
+from parity.ci.workflow.jobs import Context, image
 from parity.ci.workflow.lanes import FOLDER, lane_files, own_place
 from parity.ci.workflow.settings import read_dependencies, read_settings
 from parity.errors import ConfigError
@@ -21,7 +21,6 @@ def render(config: Config) -> dict[str, str]:
     """The text of every workflow file by path; raises ConfigError for what can't be safe."""
     leases = RunSettings.of(config.section("run")).lease_dir
     context = Context(config, read_settings(config), read_dependencies(config), str(leases))
-    _check_names(config)
     files: dict[str, Document] = {
         path: document
         for backend in config.backends
@@ -114,11 +113,3 @@ def _generated(config: Config, files: dict[str, str]) -> list[str]:
         if (path := place.relative_to(config.root).as_posix()) not in files
         and place.read_text(encoding="utf-8").startswith(HEADER)
     ]
-
-
-def _check_names(config: Config) -> None:
-    owners: dict[str, str] = {}
-    for suite in config.suites:
-        other = owners.setdefault(job_name(suite), suite)
-        if other != suite:
-            raise ConfigError(f"the suites {other} and {suite} would share a job; rename one.")

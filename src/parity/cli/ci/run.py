@@ -228,6 +228,7 @@ def _run(
     from parity.ci.patches.declared import chosen
     from parity.ci.patches.wrapper import wrapped
     from parity.ci.run.job import JUNIT_FILE, SUMMARY_FILE, run_job
+    from parity.ci.run.output import Live, fenced
 
     if patches:
         found = chosen(config, patches, work.suite.backend)
@@ -241,5 +242,6 @@ def _run(
     if summary_path is not None:
         with summary_path.open("a", encoding="utf-8") as file:
             file.write(text)
-    typer.echo(f"\n{text}\n{options.output_dir / JUNIT_FILE}")
+    shown = f"\n{text}\n{options.output_dir / JUNIT_FILE}"
+    Live(sys.stdout).write(fenced(shown, groups=options.groups))
     return shard.exit_code

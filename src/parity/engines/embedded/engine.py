@@ -8,7 +8,7 @@ values stay, and each token carries the version it was sampled under.
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from transformers import PreTrainedModel
@@ -170,9 +170,20 @@ class EmbeddedEngine(Engine):
                 f"version {manifest.version} isn't newer than version {self.version}, which is "
                 f"served; versions must increase."
             )
-        self._publication = Publication(
+        publication = self._publication = Publication(
             manifest, expected=self._decoder.expected, destinations=self._decoder.staged()
         )
+        if publication.unsent:  # the memory aside holds zeros or an older version
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._copying, publication.keep, self._decoder.served())
+
+    def staged_weights(self) -> Mapping[str, torch.Tensor]:
+        """What the next `commit_load` would serve, by Hugging Face name; see `StagedWeights`.
+
+        Raises TransferError while no publication is under way.
+        """
+        self._begun("staged_weights")
+        return self._decoder.staged()
 
     async def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy tensors aside; `tensors` is iterated in another thread while decoding goes on.

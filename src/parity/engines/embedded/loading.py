@@ -38,6 +38,8 @@ class Publication:
         self._filled: set[tuple[int, tuple[int, ...]]] = set()
         for alias, name in manifest.aliases:
             self._add_alias(alias, name, expected)
+        aliased = {alias for alias, _ in manifest.aliases}
+        self.unsent = sorted(expected.keys() - sent - aliased)  # left out on purpose
 
     def _add_alias(self, alias: str, name: str, expected: Mapping[str, tuple[int, ...]]) -> None:
         if name not in self._targets or alias not in expected or alias in self._shapes:
@@ -53,6 +55,12 @@ class Publication:
         targets = self._targets[name]
         if all(_place(self._destinations[alias]) != _place(target) for target in targets):
             targets.append(self._destinations[alias])
+
+    def keep(self, served: Mapping[str, torch.Tensor]) -> None:
+        """Give what isn't published the value that is served, before anything is taken."""
+        with torch.no_grad():
+            for name in self.unsent:
+                self._destinations[name].copy_(served[name])
 
     def take(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Copy tensors into staging memory, each into all places it belongs to.

@@ -78,6 +78,8 @@ class Visibility:
 
     def _token(self, index: int) -> str:
         """How a child's list names a device: as the parent's list does, else by its position."""
+        if self.devices and str(self.devices[index]).startswith(SLICE):
+            return str(self.devices[index])  # the parent's list may name what the slice hides
         if self.inner:
             return str(self.inner[0].ids[index])
         if self.outer is not None or self.devices is None:

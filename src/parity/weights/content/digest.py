@@ -5,10 +5,16 @@ memcpy copies (8.8 GiB/s from memory, over 25 from the cache), blake3 reads 2.3 
 accidents, not attacks: whoever can write to the run's private directory is trusted.
 """
 
+import ctypes
+from typing import TYPE_CHECKING
+
 import torch
 import xxhash
 
-from parity.weights.content.ranges import bytes_of, copy_from
+from parity.weights.content.ranges import copy_from
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _PIECE_BYTES = 4 * 2**20
 
@@ -22,7 +28,8 @@ class Digest:
     def add(self, flat: torch.Tensor) -> None:
         """Take the next elements: a contiguous tensor on any device."""
         if flat.numel():
-            self._hash.update(bytes_of(flat.cpu()).numpy().data)
+            host = flat.cpu()
+            self._hash.update(_memory_of(host))
 
     @property
     def value(self) -> str:
@@ -32,11 +39,11 @@ class Digest:
 
 def digest_of(tensor: torch.Tensor) -> str:
     """The digest of a whole tensor of any layout; copies at most a few MiB at a time."""
-    digest = Digest()
     tensor = tensor.detach()
-    if tensor.is_contiguous():
-        digest.add(tensor)
-        return digest.value
+    if tensor.is_contiguous() or tensor.numel() * tensor.element_size() <= _PIECE_BYTES:
+        host = tensor.cpu().contiguous()
+        return xxhash.xxh3_128_hexdigest(_memory_of(host))
+    digest = Digest()
     count = max(1, _PIECE_BYTES // tensor.element_size())
     total = tensor.numel()
     piece = torch.empty(min(count, total), dtype=tensor.dtype)
@@ -45,3 +52,13 @@ def digest_of(tensor: torch.Tensor) -> str:
         copy_from(tensor, start, part)
         digest.add(part)
     return digest.value
+
+
+def _memory_of(tensor: torch.Tensor) -> "Buffer":
+    """The bytes of a contiguous tensor of the host, valid as long as the tensor is.
+
+    By address, which takes 1 microsecond; a view as uint8 through numpy takes 9, and small
+    models have many small tensors.
+    """
+    size = tensor.numel() * tensor.element_size()
+    return (ctypes.c_char * size).from_address(tensor.data_ptr()) if size else b""

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from parity.types import Json
 from parity.weights.manifest import Manifest
 from parity.weights.session import wire
 
+_SIGN_S = 2.0
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
@@ -135,9 +137,19 @@ class Library:
     def sign(self, version: VersionFile, who: str, state: str, reason: str = "") -> None:
         """A receiver's word on a version."""
         folder = self._receipts(version)
-        folder.mkdir(parents=True, exist_ok=True)
-        body = {"state": state, "reason": reason}
-        write_whole(folder / f"{who}.json", json.dumps(body).encode())
+        body = json.dumps({"state": state, "reason": reason}).encode()
+        end = time.monotonic() + _SIGN_S
+        while True:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_whole(folder / f"{who}.json", body)
+                return
+            except (TransferError, FileExistsError) as error:
+                # The writer may just have withdrawn the version and be removing the folder.
+                cause = error.__cause__ or error
+                is_going = isinstance(cause, FileNotFoundError | FileExistsError)
+                if not is_going or time.monotonic() > end:
+                    raise
 
     def receipt(self, version: VersionFile, who: str) -> tuple[str, str] | None:
         """(state, reason) of a receiver; None while it has said nothing."""
@@ -163,7 +175,8 @@ class Library:
             if int(folder.name.partition("-")[0]) not in kept:
                 for path in folder.iterdir():
                     path.unlink(missing_ok=True)
-                folder.rmdir()
+                with contextlib.suppress(OSError):  # a receiver has signed again: next time
+                    folder.rmdir()
 
     def chain(self, version: int) -> list[int]:
         """The versions to apply in order: a full one first, this one last."""

@@ -54,6 +54,10 @@ class Link(ABC):
     def buffer(self, slot: int) -> torch.Tensor:
         """Buffer 0 or 1: uint8 [bucket bytes], for packing."""
 
+    def seal(self) -> None:
+        """Return when what was packed may be announced; host memory needs nothing."""
+        return
+
     @abstractmethod
     def send(self, message: Mapping[str, object], deadline: Deadline) -> int:
         """Send to every receiver; the number under which answers come."""
@@ -167,6 +171,7 @@ class Sender:
                 self._link.answers(numbers[index - NUM_SLOTS], deadline).check()
             slot = index % NUM_SLOTS
             self._pack(pieces, self._link.buffer(slot))
+            self._link.seal()
             sent = wire.pack_pieces(pieces)
             message = {"kind": "bucket", "slot": slot, "filled": filled, "pieces": sent}
             deadline = self._deadline("buckets")

@@ -1,5 +1,6 @@
 """What gates say of seeded series: a jump, a slow drift, NaN, a missing key, a new series."""
 
+import json
 import math
 import random
 from pathlib import Path
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.ci.gates.cases import PLACE, gate, measured, run
 
+from parity.ci.gates.explain import explain
 from parity.ci.gates.gate import Band, Gate
 from parity.ci.gates.history import Point
 from parity.ci.gates.judge import Judge, Judgement, Verdict, judge_value
@@ -20,6 +22,39 @@ FINITE = st.floats(-1e6, 1e6)
 
 def points(values: list[float]) -> list[Point]:
     return [Point(value, f"run-{n}", "c") for n, value in enumerate(values)]
+
+
+BIG = 1.7e308
+
+
+@pytest.mark.parametrize(
+    ("values", "history", "verdict"),
+    [
+        ([BIG, BIG], [BIG, BIG, BIG], Verdict.PASS),
+        ([BIG], [BIG, 1e308, BIG, 1.2e308], Verdict.PASS),
+        ([-BIG], [BIG, BIG, BIG], Verdict.OUT_OF_BAND),
+        ([1.0], [BIG, BIG, BIG], Verdict.OUT_OF_BAND),
+        ([5e-324], [0.0, 0.0, 0.0], Verdict.PASS),
+        ([-0.0], [0.0, -0.0, 0.0], Verdict.PASS),
+        ([math.inf, -math.inf], [1.0, 1.0, 1.0], Verdict.NON_FINITE),
+        ([math.nan, BIG], [1.0, 1.0, 1.0], Verdict.NON_FINITE),
+    ],
+)
+def test_numbers_at_the_edge_of_floats_are_judged_and_drawn(
+    values: list[float], history: list[float], verdict: Verdict, tmp_path: Path
+) -> None:
+    store = open_history(str(tmp_path / "history.db"))
+    for number, value in enumerate(history):
+        store.write(run(number), [measured(value, at="mean")], [])
+    rows = [Recorded("grad_norm", step, value) for step, value in enumerate(values)]
+    (found,) = record([gate(steps="mean")], rows, history=store)
+    assert found.verdict is verdict, found
+    recent = [Point(value, "r", "c") for value in history]
+    lines = explain(PLACE, found, recent, width=80)
+    assert not any(
+        "nan" in line for line in lines if "value" not in line and "not finite" not in line
+    )
+    assert "Infinity" not in json.dumps([found.low, found.high])
 
 
 def series(number: int, seed: int = 3) -> list[float]:

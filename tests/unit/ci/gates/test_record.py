@@ -69,6 +69,28 @@ def test_a_line_that_is_no_record_is_named(path: Path, line: str) -> None:
         read_record(path)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 5000, '{"metric": "a", "value": 1, "step": 1%s}' % ("0" * 40), '{"metric": "a"}\x85'],
+)
+def test_a_line_that_is_made_to_break_the_reader_is_named(path: Path, line: str) -> None:
+    path.write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"metrics\.jsonl:1"):
+        read_record(path)
+
+
+def test_a_number_beyond_all_floats_is_infinite_and_not_zero(path: Path) -> None:
+    path.write_text('{"metric": "a", "value": -1%s}\n' % ("0" * 400))
+    assert read_record(path)[0].value == -math.inf
+
+
+def test_a_record_without_end_is_refused(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**30)  # a sparse one
+    with pytest.raises(DataError, match="Record fewer"):
+        read_record(path)
+
+
 def test_a_record_of_another_language_may_leave_the_step_out_and_write_nan(path: Path) -> None:
     path.write_text('{"metric": "a", "value": NaN}\n')
     assert math.isnan(read_record(path)[0].value)

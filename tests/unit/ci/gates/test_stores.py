@@ -1,7 +1,14 @@
 """Both stores keep, refuse and mark the same, and lead to the same verdicts."""
 
 import math
+import os
 import random
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +136,71 @@ def test_both_stores_give_the_same_verdicts(tmp_path: Path, postgres_url: str) -
             Verdict.MISSING,
         )
     }
+
+
+WRITER = """
+import sys
+from unit.ci.gates.cases import measured, run
+from parity.ci.gates.stores import open_history
+for number in range(int(sys.argv[2]), int(sys.argv[2]) + 10):
+    open_history(sys.argv[1]).write(run(number), [measured(float(number))], [])
+"""
+
+
+def test_the_values_of_all_places_come_at_once_and_are_those_of_each(history: SqlHistory) -> None:
+    for number in range(5):
+        values = [measured(float(number), at=f"step {n}", trusted=number != n) for n in range(3)]
+        history.write(run(number), values, [])
+    places = ["step 0", "step 1", "step 2"]
+    every = history.trusted_places(SERIES, limit=2)
+    assert every == {at: history.trusted(replace(SERIES, at=at), limit=2) for at in places}
+
+
+def test_thousands_of_steps_take_one_question(tmp_path: Path) -> None:
+    history = open_history(str(tmp_path / "history.db"))
+    steps = range(5000)
+    for number in range(3):
+        history.write(run(number), [measured(1.0, at=f"step {n}") for n in steps], [])
+    rows = [Recorded("grad_norm", step, 1.0) for step in steps]
+    begun = time.process_time()
+    found = Judge(history, limit=20, least=3).record([gate(steps="all")], rows, PLACE)
+    assert time.process_time() - begun < 5.0
+    assert [each.verdict for each in found] == [Verdict.PASS] * 5000
+
+
+def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", WRITER, str(tmp_path / "history.db")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    writers = [
+        subprocess.Popen([*words, str(first)], stderr=subprocess.PIPE, env=environment)
+        for first in (0, 100, 200, 300)
+    ]
+    for writer in writers:
+        _, told = writer.communicate(timeout=120)
+        assert writer.returncode == 0, told.decode()
+    stored = open_history(str(tmp_path / "history.db")).recent(measured(0.0).series, limit=99)
+    assert len(stored) == 40
+
+
+@pytest.mark.parametrize("wrong", ["abc", "1e999", b"\x00"])
+def test_a_stored_value_that_is_no_number_is_an_error_and_never_a_zero(
+    wrong: object, tmp_path: Path
+) -> None:
+    path = tmp_path / "history.db"
+    history = open_history(str(path))
+    history.write(run(1), [measured(1.0)], [])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE ci_values SET value = ?", (wrong,))
+    with pytest.raises(HistoryError, match="only finite numbers belong there"):
+        history.trusted(measured(1.0).series, limit=9)
+
+
+def test_a_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    open_history(str(path)).write(run(1), [measured(1.0)], [])
+    path.write_bytes(path.read_bytes()[:6000])
+    with pytest.raises(HistoryError, match="failed"):
+        open_history(str(path)).trusted(measured(1.0).series, limit=9)
 
 
 def test_a_server_without_tables_is_refused_with_the_remedy(postgres_url: str) -> None:

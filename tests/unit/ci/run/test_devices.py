@@ -31,13 +31,13 @@ from parity.platforms import PLATFORMS
 from parity.platforms.platform import Platform
 from parity.platforms.telemetry.telemetry import Identity, Reading, Snapshot, Telemetry
 
-OWNER = Owner("suite 1/2", 1, "here", "token-a", "2026-01-01T00:00:00Z")
+OWNER = Owner("suite 1/2", 1, "here", f"here-1-{1:016x}", "2026-01-01T00:00:00Z")
 HOLD = """
 import json, sys, time
 from pathlib import Path
 from parity.ci.run.leases import Owner, lease
 keys, count, folder = json.loads(sys.argv[1])
-owner = Owner("other job", 4242, "there", "token-b", "2026-01-01T00:00:00Z")
+owner = Owner("other job", 4242, "there", "there-2-0123456789abcdef", "2026-01-01T00:00:00Z")
 with lease(keys, count, owner, folder=Path(folder), timeout_s=5) as held:
     print(json.dumps(held.keys), flush=True)
     time.sleep(600)
@@ -77,7 +77,7 @@ def test_the_kernel_frees_what_a_killed_job_held_and_its_leftovers_are_ended(
     tmp_path: Path,
 ) -> None:
     with holding(["gpu-a"], 1, tmp_path) as job:
-        environment = {MARKER: "token-b.x.1", "PATH": "/usr/bin:/bin"}
+        environment = {MARKER: "there-2-0123456789abcdef.x.1", "PATH": "/usr/bin:/bin"}
         left = subprocess.Popen(["sleep", "600"], env=environment)
         stranger = subprocess.Popen(["sleep", "600"])
         try:

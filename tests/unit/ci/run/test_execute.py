@@ -11,7 +11,7 @@ import pytest
 
 from parity.ci.run.execute import Command, Ending, execute
 from parity.ci.run.output import Output
-from parity.ci.run.processes import MARKER, adopt_orphans, is_running, kill_marked
+from parity.ci.run.processes import MARKER, adopt_orphans, kill_marked
 
 DAEMON = """
 import os, sys, time
@@ -180,9 +180,3 @@ def test_what_a_dead_job_has_left_is_found_by_its_marker() -> None:
         time.sleep(0.01)
     assert [f"pid {left.pid} " in text for text in kill_marked("dead-job.")] == [True]
     left.wait(10)
-
-
-def test_an_id_that_was_used_again_isn_t_the_same_process() -> None:
-    me = psutil.Process()
-    assert is_running(me.pid, me.create_time())
-    assert not is_running(me.pid, me.create_time() - 100)

@@ -214,7 +214,7 @@ description = "two"
 backend = "cpu"
 runner = ["ubuntu-24.04"]
 """
-    with pytest.raises(ConfigError, match=r"fa\.st and fa-st would share a job"):
+    with pytest.raises(ConfigError, match=r"fa-st and 'fa\.st' are too much alike"):
         render(make(tmp_path, more=more))
 
 

@@ -11,6 +11,9 @@ from parity.ci.run.result import GOOD, FileResult, Outcome, ShardResult
 
 _SHOWN_CHARACTERS = 240
 _TAIL_LINES = 25
+_TAIL_LINE_CHARACTERS = 300
+_ROWS = 300  # of a table: a CI service shows no summary of more than 1 MiB
+_FAILURES = 30
 
 
 def summary(shard: ShardResult) -> str:
@@ -66,7 +69,7 @@ def _files(files: Sequence[FileResult]) -> str:
             _tests(file),
             file.reason or "; ".join(f"left behind: {text}" for text in _leftovers(file)),
         )
-        for file in files
+        for file in sorted(files, key=lambda file: file.outcome in GOOD)  # what failed first
     ]
     return _table(("file", "result", "time", "attempts", "tests", "reason"), rows)
 
@@ -84,11 +87,11 @@ def _leftovers(file: FileResult) -> list[str]:
 
 def _failures(files: Sequence[FileResult]) -> str:
     """The last lines of what failed."""
-    shown = [file for file in files if file.outcome not in GOOD and file.attempts]
+    shown = [file for file in files if file.outcome not in GOOD and file.attempts][:_FAILURES]
     parts: list[str] = []
     for file in shown:
         last = file.attempts[-1]
-        lines = last.tail.splitlines()[-_TAIL_LINES:]
+        lines = [line[:_TAIL_LINE_CHARACTERS] for line in last.tail.splitlines()[-_TAIL_LINES:]]
         text = "\n".join(f"    {line}" for line in lines)  # an indented block can't be closed
         parts.append(
             f"<details><summary>end of the output of <code>{_escaped(file.path)}</code></summary>"
@@ -98,7 +101,8 @@ def _failures(files: Sequence[FileResult]) -> str:
 
 
 def _gates(files: Sequence[FileResult]) -> str:
-    rows = [_gate(file, judgement) for file in files for judgement in file.judgements]
+    judged = [(file, judgement) for file in files for judgement in file.judgements]
+    rows = [_gate(*each) for each in sorted(judged, key=lambda each: each[1].is_good)]
     if not rows:
         return ""
     return _table(("gate", "at", "mode", "verdict", "value", "band", "bound", "reason"), rows)
@@ -125,12 +129,15 @@ def _range(low: float | None, high: float | None) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [" | ".join(head), " | ".join("---" for _ in head)]
-    lines += [" | ".join(_code(cell) for cell in row) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
+    lines += [" | ".join(_code(cell) for cell in row) for row in rows[:_ROWS]]
+    table = "\n".join(f"| {line} |" for line in lines)
+    more = len(rows) - _ROWS
+    return table if more <= 0 else f"{table}\n\n... and {more} more in results.json."
 
 
 def _code(text: str) -> str:
     """One line of code; what would end it or a table cell is replaced."""
+    text = text.encode("utf-8", "backslashreplace").decode()  # of a file name that is no text
     line = " ".join(text.split()).replace("`", "'").replace("|", "/")
     if len(line) > _SHOWN_CHARACTERS:
         line = f"{line[:_SHOWN_CHARACTERS]} ..."

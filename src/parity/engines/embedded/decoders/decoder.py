@@ -80,6 +80,10 @@ class Decoder(ABC):
         """
 
     @abstractmethod
+    def served(self) -> Mapping[str, torch.Tensor]:
+        """By Hugging Face name what is decoded with, in the shapes of `staged`."""
+
+    @abstractmethod
     def staged(self) -> Mapping[str, torch.Tensor]:
         """By Hugging Face name where the next weights are to be written.
 

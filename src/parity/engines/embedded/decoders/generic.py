@@ -144,6 +144,10 @@ class GenericDecoder(Decoder):
         """An empty cache in the layout that attention functions expect."""
         return SlotCache(self._shapes, keys_transposed=False, dtype=self.dtype, device=self.device)
 
+    def served(self) -> Mapping[str, torch.Tensor]:
+        """The model's own tensors."""
+        return {name: live.data for name, live in self._live.items()}
+
     def staged(self) -> Mapping[str, torch.Tensor]:
         """Destinations of the next weights; tied names share one."""
         if self._staged is None:

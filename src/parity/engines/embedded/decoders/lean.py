@@ -69,6 +69,10 @@ class LeanDecoder(Decoder):
             device=self.device,
         )
 
+    def served(self) -> Mapping[str, torch.Tensor]:
+        """The parts of the fused tensors that are decoded with."""
+        return self._weights.destinations
+
     def staged(self) -> Mapping[str, torch.Tensor]:
         """Destinations in the set of weights that isn't decoded with."""
         if self._staged is None:

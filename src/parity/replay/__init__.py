@@ -1,0 +1,1 @@
+"""Computes the recorded steps of a run again and compares, number for number; see `replay.py`."""
