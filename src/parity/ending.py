@@ -8,12 +8,12 @@ import asyncio
 import logging
 import signal
 
-from parity.build import Run
 from parity.errors import ParityError
 from parity.folder import RunFolder
 from parity.observe.dashboard.display import Display
 from parity.observe.summary import Status, Summary
 from parity.platforms.platform import Platform
+from parity.run import Run
 from parity.sft import Fitting
 
 log = logging.getLogger(__name__)

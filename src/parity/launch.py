@@ -21,7 +21,7 @@ from rich.console import Console
 
 import parity
 from parity import loop
-from parity.build import BEGINNING, Run, Start, open_run
+from parity.build import BEGINNING, Start, open_run
 from parity.config import environment
 from parity.config.arithmetic import check, derive
 from parity.config.compose import load_train
@@ -42,6 +42,7 @@ from parity.parts import open_parts
 from parity.platforms import detect
 from parity.platforms.decision import Decision
 from parity.platforms.platform import Platform
+from parity.run import Run
 from parity.runtime.inline import InlineRuntime
 from parity.sft import Fitting
 from parity.supervise import limits

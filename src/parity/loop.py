@@ -22,13 +22,13 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from parity.build import Run
 from parity.errors import DeadlineError
 from parity.evaluation import Evaluation
 from parity.ledger.ledger import Mark
 from parity.rollouts.group import why_unscored
 from parity.rollouts.report import lag_metrics, rollout_metrics
 from parity.rollouts.samples import by_episode, reward_table, to_samples
+from parity.run import Run
 from parity.supervise import limits
 from parity.types import Group, Json, StepReport
 

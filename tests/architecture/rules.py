@@ -21,7 +21,7 @@ rollouts.config training.config supervise.config
 supervise.waits observe.metric observe.names observe.timer observe.encode
 platforms algorithms models weights.manifest engines.engine weights tools rewards environments
 tasks engines ledger rollouts training runtime observe supervise config
-starts evaluation parts build sft loop ending launch replay measure doctor ci cli
+starts evaluation parts run build sft loop ending launch replay measure doctor ci cli
 """.split()
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FOLDER_FILES = 400, 60, 15
 VAGUE = re.compile(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -95,7 +96,8 @@ TESTS = {
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    (tmp_path / "ci.toml").write_text(CI)
+    leases = f'[run]\nlease_dir = "{tmp_path}/leases"'
+    (tmp_path / "ci.toml").write_text(CI.replace("[run]", leases))
     (tmp_path / "checks").mkdir()
     (tmp_path / "loss.txt").write_text("1.0")
     for name, (est, body) in TESTS.items():
@@ -271,16 +273,87 @@ def test_told_to_stop_it_kills_the_test_writes_its_reports_and_says_130(reposito
     words = ["run", "--suite", "small", "--match-all", "--file", "checks/test_hang.py"]
     process = subprocess.Popen(command(*words), cwd=repository, env=variables(),
                                stdout=subprocess.PIPE, text=True)  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not (sleeps := [c for c in psutil.Process(process.pid).children(recursive=True)
-                          if c.name() == "sleep"]):  # fmt: skip
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    sleeps = sleeping_below(process.pid)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130, out
     assert outcomes(repository) == {"hang": "cancelled"}
     assert not any(sleep.is_running() for sleep in sleeps)
+
+
+def test_what_a_killed_run_left_is_ended_by_the_next_one_and_told(repository: Path) -> None:
+    words = ["run", "--suite", "small", "--match-all", "--file", "checks/test_hang.py"]
+    process = subprocess.Popen(
+        command(*words), cwd=repository, env=variables(), stdout=subprocess.DEVNULL
+    )
+    sleeps = sleeping_below(process.pid)
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait(10)
+    assert all(each.is_running() for each in sleeps)
+    (repository / "ci-results").rename(repository / "first")
+    done = parity(repository, "run", "--suite", "small", "--file", "checks/test_pass.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("left by a job that was killed") == len(below)
+    assert not any(each.is_running() for each in below)
+
+
+def test_a_run_without_room_for_its_results_fails_in_one_sentence(repository: Path) -> None:
+    words = command("run", "--suite", "small", "--file", "checks/test_pass.py")
+    # 2,000 bytes: room for nothing of what is to be written; a full disk says the same.
+    limited = f"ulimit -f 2; exec {shlex.join(words)}"
+    done = subprocess.run(
+        ["bash", "-c", limited],
+        cwd=repository,
+        env={**variables(), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode in (1, 75), done.stdout + done.stderr
+    assert "can't be written" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_test_that_removes_the_results_loses_its_own_alone(here: Here) -> None:
+    source = HEAD + CALL.format(est=1, more="") + "import shutil\n"
+    source += "def test_a(): shutil.rmtree('ci-results')\n"
+    (here.root / "checks" / "test_gate.py").write_text(source)
+    files = ["--file", "checks/test_gate.py", "--file", "checks/test_pass.py"]
+    done = here("run", "--suite", "small", "--continue-on-error", *files)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert outcomes(here.root) == {"gate": "fail", "pass": "pass"}
+
+
+def test_no_line_of_a_test_is_a_command_for_the_service(here: Here) -> None:
+    text = "\\r::set-output name=a::b ##[add-mask]c"
+    source = HEAD + CALL.format(est=1, more="")
+    source += f"def test_a():\n    print('::error::x')\n    raise ValueError('{text}')\n"
+    (here.root / "checks" / "test_pass.py").write_text(source)
+    done = here("run", "--suite", "small", "--file", "checks/test_pass.py", "--groups")
+    assert done.returncode == 1
+    stopped: str | None = None
+    for line in re.split(r"[\r\n]+", done.stdout):
+        shown = line.strip()
+        if stopped is not None:
+            stopped = None if shown == f"::{stopped}::" else stopped
+        elif shown.startswith("::stop-commands::"):
+            stopped = shown.removeprefix("::stop-commands::")
+        else:
+            assert not shown.startswith("::") or shown.startswith(("::group::", "::endgroup::"))
+            assert "##[" not in shown
+    assert stopped is None
+
+
+def sleeping_below(pid: int) -> list[psutil.Process]:
+    """The sleeps that a run has started, once there are any."""
+    deadline = time.monotonic() + 60
+    while not (
+        found := [p for p in psutil.Process(pid).children(recursive=True) if p.name() == "sleep"]
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
 
 
 def test_a_dead_history_store_costs_no_test_and_is_no_pass(repository: Path) -> None:

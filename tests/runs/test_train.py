@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from parity import launch, loop
-from parity.build import Run, open_run
+from parity.build import open_run
 from parity.config.schema import TrainConfig
 from parity.errors import ConfigError, TrainingError
 from parity.folder import RunFolder
@@ -29,6 +29,7 @@ from parity.observe.tracking import Trackers
 from parity.rollouts.dump import read
 from parity.rollouts.group import Grader, GroupRunner
 from parity.rollouts.samples import reward_table, to_samples
+from parity.run import Run
 from parity.types import Answer, RewardResult
 
 ConfigOf = Callable[..., TrainConfig]

@@ -34,6 +34,7 @@ SCHEMA = 1
 MOST_SHARDS = 256  # jobs of one matrix
 MOST_SECONDS = 7 * 24 * 3600
 MOST_MINUTES = 7 * 24 * 60
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:-]*")
 BACKEND = re.compile(r"(?!ci)[a-z][a-z0-9_]*")
 
 
@@ -63,7 +64,7 @@ def read_config(file: Table, path: Path) -> Config:
         backends=backends,
         suites=suites,
         labels=labels,
-        label_prefix=file.text("label_prefix", LABEL_PREFIX),
+        label_prefix=_plain(file, "label_prefix", LABEL_PREFIX),
         workflow_labels={
             name: _workflow_label(name, table, scopes, cadences)
             for name, table in named(file.tables("workflow_labels"))
@@ -104,10 +105,18 @@ def _project(table: Table) -> Project:
         cpu_only=tuple(_folder(table, "cpu_only", each) for each in table.texts("cpu_only", ())),
         issues=issues,
         max_disabled_days=table.optional_integer("max_disabled_days", least=1),
-        default_branch=table.text("default_branch", Project.default_branch),
+        default_branch=_plain(table, "default_branch", Project.default_branch),
     )
     table.done()
     return found
+
+
+def _plain(table: Table, key: str, default: str) -> str:
+    """A text that can stand in quotes in an expression of a workflow."""
+    value = table.text(key, default)
+    if not PLAIN.fullmatch(value):
+        raise table.error(key, f"is {value!r}; it must match {PLAIN.pattern}.")
+    return value
 
 
 def _folder(table: Table, key: str, folder: str) -> str:

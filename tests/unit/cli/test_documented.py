@@ -26,7 +26,9 @@ def documented() -> list[str]:
     texts += [import_module(f"parity.cli.{name}").EPILOG for name in COMMANDS]
     lines = (line.lstrip("#$ ") for text in texts for line in text.splitlines())
     shown = {re.split(r"\s{2,}|\s+#|\s>", line)[0] for line in lines if line.startswith("parity ")}
-    known = {line for line in shown if not line.startswith("parity ci ")}  # tests/unit/ci runs those
+    known = {
+        line for line in shown if not line.startswith("parity ci ")
+    }  # tests/unit/ci runs those
     return sorted(line for line in known if not re.search(r"RECIPE|RUN\b|\[KEY", line))
 
 

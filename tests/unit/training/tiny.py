@@ -121,7 +121,7 @@ def policy_objective(
     )
 
 
-def tiny_trainer(
+def tiny_trainer(  # noqa: PLR0913 (each one is an argument of Trainer)
     model: PreTrainedModel | None = None,
     *,
     objective: Objective | None = None,

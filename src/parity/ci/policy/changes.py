@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from parity.ci.config import Config
 from parity.ci.globs import expands
 from parity.ci.model import Inventory
+from parity.ci.text import harmless
 
 STATUSES = {"A": 1, "M": 1, "D": 1, "T": 1, "R": 2, "C": 2}  # number of paths after each
 
@@ -67,7 +68,7 @@ def affected(changes: Changes, inventory: Inventory, config: Config) -> Affected
     for path in changes.paths:
         suites = _suites_of(path, owners, config)
         if suites is None:
-            return Affected(everything, f"all suites: no rule of ci.toml knows {path}")
+            return Affected(everything, f"all suites: no rule of ci.toml knows {_shown(path)}")
         found.update(suites)
     return Affected(frozenset(found), _summary(changes.paths))
 
@@ -96,6 +97,11 @@ def _owners(inventory: Inventory) -> dict[str, frozenset[str]]:
     return owners
 
 
+def _shown(path: str) -> str:
+    """A stranger chose the name."""
+    return harmless(path)[:120]
+
+
 def _summary(paths: tuple[str, ...]) -> str:
-    shown = ", ".join(paths[:3])
+    shown = ", ".join(map(_shown, paths[:3]))
     return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown

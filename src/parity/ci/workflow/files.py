@@ -4,7 +4,9 @@ Used by `parity ci workflow`. Invariant: a file that we generated is never silen
 `ci.toml`, and a file that somebody wrote by hand is never overwritten.
 """
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 from parity.ci.config import Config
 from parity.ci.run.settings import RunSettings
@@ -21,6 +23,7 @@ def render(config: Config) -> dict[str, str]:
     """The text of every workflow file by path; raises ConfigError for what can't be safe."""
     leases = RunSettings.of(config.section("run")).lease_dir
     context = Context(config, read_settings(config), read_dependencies(config), str(leases))
+    _check_expressions(config)
     files: dict[str, Document] = {
         path: document
         for backend in config.backends
@@ -113,3 +116,31 @@ def _generated(config: Config, files: dict[str, str]) -> list[str]:
         if (path := place.relative_to(config.root).as_posix()) not in files
         and place.read_text(encoding="utf-8").startswith(HEADER)
     ]
+
+
+def _check_expressions(config: Config) -> None:
+    """Refuse an expression of the service in ci.toml: it would paste its value into a script."""
+    texts = [
+        (f"suites.{suite.name}", text)
+        for suite in config.suites.values()
+        for text in (*suite.runner, suite.image or "")
+    ]
+    for section in ("workflow", "dependencies", "images"):
+        texts += [(section, text) for text in _texts(config.section(section).values)]
+    for place, text in texts:
+        if "${{" in text:
+            raise ConfigError(
+                f"{place} in ci.toml has {text[:80]!r}; an expression isn't allowed there. A script"
+                " finds what it needs in the variables of its job."
+            )
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in cast("Mapping[str, object]", value).values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from _texts(item)

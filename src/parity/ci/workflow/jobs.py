@@ -17,6 +17,7 @@ from parity.ci.workflow.settings import Dependency, Lane, Settings, Slot
 from parity.errors import ConfigError
 
 Job = dict[str, Node]
+IMAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._/:-]*")  # with a registry and its port, or without
 PLAN, APPROVE, RUNS = "plan", "approve", "runs"
 READ: dict[str, Node] = {"contents": "read"}
 READ_PULLS: dict[str, Node] = {"contents": "read", "pull-requests": "read"}
@@ -215,6 +216,11 @@ def split_image(image: str) -> tuple[str, str]:
     if not name or "/" in tag:
         raise ConfigError(
             f"the image {image!r} has no tag; write NAME:TAG, so that a run can be repeated."
+        )
+    if not IMAGE_NAME.fullmatch(name):
+        raise ConfigError(
+            f"the image {image[:200]!r} has a name that no registry has;"
+            f" it must match {IMAGE_NAME.pattern}."
         )
     return name, check_image_tag(tag, place=f"the image {image!r}")
 

@@ -224,7 +224,7 @@ def read_texts(text: str, *, place: str) -> dict[str, str]:
     """A JSON object of texts; `null` and the empty text are an empty one."""
     try:
         value: object = json.loads(text or "null")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place} aren't JSON ({error}).") from error
     if value is None:
         return {}

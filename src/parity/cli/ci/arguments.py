@@ -51,8 +51,8 @@ def labels(words: Sequence[str] | None) -> tuple[str, ...]:
             continue
         try:
             items: object = json.loads(word)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"--labels {word!r} isn't a JSON list ({error}).") from error
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"--labels {word[:200]!r} isn't a JSON list ({error}).") from error
         wrong = [each for each in cast("list[object]", items) if not isinstance(each, str)]
         if wrong:
             raise ConfigError(f"--labels holds {wrong[0]!r}; every label must be a string.")

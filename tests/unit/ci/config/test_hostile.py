@@ -32,7 +32,7 @@ SHARDS, EST = "shards = 2", "est_time = 1.0"
         ("[suites.h100-4]", '[suites."h1\\n::x::"]', "suites.'h1\\n::x::' has a name"),
         ("[suites.h100-4]", '[suites."-h100"]', "has a name"),
         ("[suites.h100-4]", '[suites."é"]', "has a name"),
-        ("[suites.h100-4]", "[suites.CPU_FAST]\n[suites.cpu_fast]", "too much alike"),
+        ("[suites.h100-4]", '[suites."CPU.FAST"]', "too much alike"),
         ("[backends.npu]", '[backends."n-u"]', "is no name for register_n-u_ci"),
         ("[backends.npu]", "[backends.ci_gate]", "is no name for register_ci_gate_ci"),
         ('"AMD"', '"AMD"\nenv = {"A=B" = "x"}', "no environment variable"),

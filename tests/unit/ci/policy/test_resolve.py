@@ -1,6 +1,7 @@
 import pytest
 from ci_repository import CI_TOML, IMPORT, inventory, repository
 
+from parity.ci.loading import load_config
 from parity.ci.model import Event, Why
 from parity.ci.policy.changes import affected, read_changes
 from parity.ci.policy.resolve import resolve
@@ -242,3 +243,18 @@ def test_no_rule_can_say_that_the_data_file_affects_nothing(tmp_path):
 
     assert not outcome(event, tmp_path, toml=toml, listing=listing("pyproject.toml"))[0]
     assert outcome(event, tmp_path, toml=toml, listing=listing("ci.toml"))[0] == {"l"}
+
+
+def test_a_changed_path_that_would_command_the_log_or_is_no_text_only_names_itself(tmp_path):
+    tests = inventory(tmp_path, {"tests/unit/test_a.py": "x = 1\n"})
+    config = load_config(tmp_path)
+    hostile = b"M\0docs/a\n::add-mask::x\r##[error]y\0A\0docs/\xff.md\0M\0docs/\xe2\x80\xae.md\0"
+    changes = read_changes(hostile.decode("utf-8", "surrogateescape"))
+    found = affected(changes, tests, config)
+    assert found.suites == frozenset()  # [[paths]] knows docs/**
+    assert found.text.isprintable()
+    assert "::" not in found.text
+    assert "##[" not in found.text
+    unknown = read_changes("M\0odd\n::error::x\0")
+    text = affected(unknown, tests, config).text
+    assert text == "all suites: no rule of ci.toml knows odd : :error: :x"

@@ -31,8 +31,8 @@ def call(**words: str) -> str:
 
 # name: (text below the import, line, what the message must hold)
 ATTACKS = {
-    "other letters of one name": ('ｒegister_cuda_ci(60, "nowhere", labels=["fsdp"])', 2, "nowhere"),
-    "a second one in other letters": (GOOD + GOOD.replace("_ci", "_cｉ"), 3, "twice"),
+    "other letters of one name": ('\uff52egister_cuda_ci(60, "nowhere")', 2, "nowhere"),
+    "a second one in other letters": (GOOD + GOOD.replace("_ci", "_c\uff49"), 3, "twice"),
     "a number too large to show": (call(est_time=HEX), 2, "est_time is a value of type int"),
     "a suite too large to show": (call(suite=HEX), 2, "suite is a value of type int"),
     "a label too large to show": (call(labels=f"[{HEX}]"), 2, "label a value of type int"),
@@ -40,7 +40,8 @@ ATTACKS = {
     "a key too large to show": (call(disabled=f"{{{HEX}: 1}}"), 2, "disabled has a value"),
     "a gate's key too large": (GOOD + f"register_ci_gate(metric_key={HEX})", 3, "metric_key"),
     "a gate's key of two lines": (GOOD + 'register_ci_gate(metric_key="a\\n::x")', 3, "metric_key"),
-    "a gate's key that is no text": (GOOD + 'register_ci_gate(metric_key="\\ud800")', 3, "'\\ud800'"),
+    "a gate's key that is no text": (
+        GOOD + 'register_ci_gate(metric_key="\\ud800")', 3, "'\\ud800'"),
     "steps too large": (GOOD + f"register_ci_gate(metric_key='a', steps=[{HEX}])", 3, "steps is"),
     "a mode too large": (GOOD + f"register_ci_gate(metric_key='a', mode={HEX})", 3, "mode is"),
     "an estimate of years": (call(est_time="1e308"), 2, "at most a week"),
@@ -49,9 +50,11 @@ ATTACKS = {
     "a hundred thousand signs": (call(est_time="-" * 100_000 + "1"), 1, "too deeply"),
     "a hundred thousand brackets": (call(est_time="(" * 100_000 + "1"), 2, "valid Python"),
     "a sum of a thousand names": (call(est_time="x+" * 900 + "1"), 2, "must be a literal"),
-    "a name of a thousand parts": (GOOD + "a" + ".a" * 900 + ".register_cuda_ci()", 3, "another name"),
+    "a name of a thousand parts": (
+        GOOD + "a" + ".a" * 900 + ".register_cuda_ci()", 3, "another name"),
     "a branch of a hundred thousand signs": (
-        GOOD + "register_ci_gate()\nif " + "not " * 100_000 + "torch.version.hip: pass", 3, "metric"),
+        GOOD + "register_ci_gate()\nif " + "not " * 100_000 + "torch.version.hip: pass",
+        3, "metric"),
     "hundreds of registrations": (GOOD * 300, 202, "at most 200"),
     "a lambda": ("f = lambda: " + GOOD, 2, "inside another statement"),
     "a decorator": ("@" + GOOD + "def f(): ...", 2, "inside another statement"),
@@ -59,8 +62,7 @@ ATTACKS = {
     "a text that is executed": (f"exec({GOOD!r})", 1, "no registration"),
     "a table of functions": ('globals()["register_cuda_ci"](60, "h100-4")', 1, "no registration"),
     "an import of everything": (
-        "from parity.ci.register import *\nfrom parity.ci import register\nregister.register_cpu_ci(1)",
-        4, "another name"),
+        "from parity.ci import register\nregister.register_cpu_ci(1)", 3, "another name"),
 }  # fmt: skip
 
 
@@ -98,7 +100,7 @@ def test_no_text_takes_more_than_a_moment(text, read):
         ((IMPORT + GOOD).replace("\n", "\r\n"), 2),
         (IMPORT + "# a comment\r" + GOOD, 3),  # Python ends the line there
         (IMPORT + "\f" + GOOD, 2),
-        (IMPORT + "x = 'é ｆ'\n" + GOOD, 3),
+        (IMPORT + "x = 'é \uff46'\n" + GOOD, 3),
     ],
     ids=["byte order mark", "CRLF", "CR", "form feed", "other letters elsewhere"],
 )

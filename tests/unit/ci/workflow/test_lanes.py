@@ -189,6 +189,16 @@ def test_an_option_that_opens_nothing_is_allowed(option: str) -> None:
         ('"/data/models:/models:ro"', '"/etc/x:/models"', "files of the host"),
         ('"HISTORY_URL"', '"history url"', "capital letters"),
         ("[workflow]\n", '[workflow]\nprefix = "a b"\n', "must match"),
+        ('default_branch = "trunk"', "default_branch = \"x' || true || '\"", "must match"),
+        ("schema = 1", "schema = 1\nlabel_prefix = \"x') || always() || ('\"", "must match"),
+        ('"acme/rocm:7"\nneeds', '"acme/{0}\'rocm:7"\nneeds', "no registry has"),
+        (
+            '"acme/rocm:7"\nneeds',
+            '"acme/rocm:${{ github.head_ref }}"\nneeds',
+            "an expression isn't allowed",
+        ),
+        ('["self-hosted", "mi300x"]', '["${{ github.head_ref }}"]', "an expression isn't allowed"),
+        ("[workflow]\n", "[workflow]\nhosted_runner = '${{ x }}'\n", "must match"),
         ("[workflow]\n", '[workflow]\nlock = "../lock"\n', "inside the repository"),
         ("[workflow]\n", '[workflow]\nrepository = "acme"\n', "must match"),
         ("[workflow]\n", '[workflow]\ncolour = "red"\n', "is unknown"),
@@ -223,3 +233,10 @@ def test_an_allowed_option_has_no_shell_text(text: str) -> None:
     option = f"--env=X={text}"
     if forbidden_option(option) is None:
         assert not set(option) & set(";&|`$<>\n")
+
+
+def test_a_line_of_ci_toml_that_pastes_an_event_into_a_script_is_refused(tmp_path: Path) -> None:
+    line = 'echo "${{ github.event.pull_request.title }}"'
+    before = 'install = ["python -m pip install parity-rl"]'
+    with pytest.raises(ConfigError, match="an expression isn't allowed there"):
+        render(make(tmp_path, (before, f"install = ['{line}']")))

@@ -37,7 +37,10 @@ def trainer_of(job: dict, ranks: ShardedRanks | None):
         max_grad_norm=0.5,
     )
     return tiny_trainer(
-        model, optimizer=AdamWConfig(lr=1e-3, weight_decay=0.1, eps=1e-5), config=config, ranks=ranks
+        model,
+        optimizer=AdamWConfig(lr=1e-3, weight_decay=0.1, eps=1e-5),
+        config=config,
+        ranks=ranks,
     )
 
 
