@@ -4,6 +4,7 @@ config.yaml       the resolved configuration        metrics.jsonl   one line per
 run.json          recipe, kind, start, version      log.txt         what the logger said
 episodes/         every episode, strict JSONL       summary.json    the end, in numbers
 checkpoints/      complete training states          model/          Hugging Face export
+ledger/           what became of every task         starts.jsonl    under what each process computed
 """
 
 import contextlib

@@ -82,8 +82,8 @@ def test_an_attack_is_refused_with_its_line_and_a_short_reason(name, read):
         GOOD + '"' + '\\"' * 60_000 + "\nregister_cuda_ci",
         GOOD + '"""' + '\\"""' * 60_000 + "\nregister_cuda_ci",
         GOOD + "'''\"\"\"" * 40_000 + "\nregister_cuda_ci",
-        "register_cuda_ci " * 40_000,
-        GOOD * 20_000,
+        "register_cuda_ci " * 20_000,
+        GOOD * 3_000,
     ],
     ids=["quotes", "triple quotes", "alternating quotes", "names", "calls"],
 )
