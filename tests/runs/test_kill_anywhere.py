@@ -56,7 +56,7 @@ WHILE_RESUMING = (
     "a step is computed",
 )
 NUM_POINTS = 20
-FEW = (0, 3, 6, 9, 12, 15)
+FEW = (0, 9)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def test_an_asynchronous_run_killed_anywhere_loses_and_repeats_nothing(
     assert_finished(survives(Point.of(seed, usual_s), words, tmp_path))
 
 
-@pytest.mark.parametrize("seed", points((1, 5, 7, 14, 17)))
+@pytest.mark.parametrize("seed", points((1, 14)))
 def test_a_synchronous_run_killed_anywhere_equals_the_unbroken_one_bit_for_bit(
     unbroken: Callable[[int], tuple[Path, float]],
     tiny_dir: Path,

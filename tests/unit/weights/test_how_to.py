@@ -40,6 +40,7 @@ def test_the_example_transport_publishes_refuses_and_proves():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_the_bench_of_the_docs_prints_its_table():
     assert "python -m bench.weights" in (ROOT / "docs/weights.md").read_text()
     small = ["--mib", "8", "--repeats", "1", "--bucket-mib", "0.25"]

@@ -26,8 +26,7 @@ from parity.ci.gates.judge import Judge
 from parity.ci.gates.stores import open_history
 from parity.ci.run.attempt import Lane
 from parity.ci.run.baselines import store, unstored
-from parity.ci.run.jobs import new_marker, registered
-from parity.ci.run.leases import Owner, lease
+from parity.ci.run.leases import Owner, lease, new_marker, registered
 from parity.ci.run.output import Live, Shows
 from parity.ci.run.processes import adopt_orphans
 from parity.ci.run.readiness import Baseline, Need, Probe, candidates, wait_ready

@@ -1,15 +1,21 @@
-"""Who may use which device of this host: one lock file per device, held with flock.
+"""Who may use which device of this host, and which jobs it runs: lock files, held with flock.
 
 Every job of a host, in whatever container, must see the same lease folder. The kernel frees a
 lock with its holder's death, so none is ever stale; the file's text names the holder, for
 messages and so that the next holder can end what a killed job has left running. Invariant: a
 job takes all its devices or none, so two jobs can't wait for each other.
+
+A job that is killed outright (SIGKILL, out of memory) can't end its tests. Its own lock file stays,
+unlocked, and names its marker; the next job of the host, whatever its suite, ends the processes
+that carry it.
 """
 
 import fcntl
 import json
 import os
+import platform as host
 import re
+import secrets
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -23,6 +29,7 @@ from parity.errors import ParityError
 
 MARK = re.compile(r"[A-Za-z0-9._-]{1,255}-[0-9]{1,10}-[0-9a-f]{16}")  # of one run of one job
 _POLL_S = 0.2
+_KEPT_S = 7 * 24 * 3600.0  # for a job of another container of this host, which we can't see
 _SHARED = 0o777  # the jobs of a host may run as different users
 
 
@@ -181,3 +188,51 @@ def make_shared(folder: Path) -> None:
         ) from error
     if folder.is_dir() and folder.stat().st_uid == os.getuid():
         folder.chmod(_SHARED)
+
+
+def new_marker() -> str:
+    """The beginning of the marker of every process of this job."""
+    return f"{_host()}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def _host() -> str:
+    """The name of this machine or container, as far as a file name can hold it."""
+    kept = (each if each.isascii() and each.isalnum() else "_" for each in host.node())
+    return "".join(kept)[:200] or "host"
+
+
+@contextmanager
+def registered(marker: str, lease_dir: Path) -> Generator[list[str]]:
+    """Keep this job's lock file; yields what dead jobs had left and was ended."""
+    folder = lease_dir / "jobs"
+    make_shared(lease_dir)
+    make_shared(folder)
+    ended = _sweep(folder)
+    path = folder / marker
+    file = locked(path)
+    try:
+        yield ended
+    finally:
+        path.unlink(missing_ok=True)
+        if file is not None:
+            os.close(file)
+
+
+def _sweep(folder: Path) -> list[str]:
+    ended: list[str] = []
+    for path in sorted(folder.iterdir()):
+        if not MARK.fullmatch(path.name) or path.is_symlink():
+            continue  # not ours
+        file = locked(path)
+        if file is None:
+            continue  # it lives
+        try:
+            is_here = path.name.startswith(f"{_host()}-")
+            is_old = time.time() - os.fstat(file).st_mtime > _KEPT_S
+            killed = kill_marked(path.name)
+            ended += [f"{text}, left by a job that was killed" for text in killed]
+            if is_here or is_old:
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(file)
+    return ended

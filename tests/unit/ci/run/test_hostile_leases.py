@@ -10,8 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from parity.ci.run.jobs import new_marker, registered
-from parity.ci.run.leases import LeaseError, Owner, holder, lease, locked
+from parity.ci.run.leases import (
+    LeaseError,
+    Owner,
+    holder,
+    lease,
+    locked,
+    new_marker,
+    registered,
+)
 from parity.ci.run.processes import MARKER
 
 RACE = """
@@ -31,7 +38,7 @@ for turn in range(10):
 KILLED = """
 import os, subprocess, sys, time
 from pathlib import Path
-from parity.ci.run.jobs import new_marker, registered
+from parity.ci.run.leases import new_marker, registered
 from parity.ci.run.processes import MARKER
 marker = new_marker()
 with registered(marker, Path(sys.argv[1])):
