@@ -16,6 +16,7 @@ def span_s(items, shards):
     return max((sum(items[key] for key in shard) for shard in shards), default=0.0)
 
 
+@settings(deadline=None)  # a small case is searched to its end
 @given(weights, counts)
 def test_shards_are_disjoint_and_complete(items, count):
     shards = partition(items, count)
@@ -24,6 +25,7 @@ def test_shards_are_disjoint_and_complete(items, count):
     assert sorted(key for shard in shards for key in shard) == sorted(items)
 
 
+@settings(deadline=None)  # a small case is searched to its end
 @given(weights, counts, st.randoms())
 def test_the_order_of_the_input_changes_nothing(items, count, random):
     keys = list(items)
@@ -32,7 +34,7 @@ def test_the_order_of_the_input_changes_nothing(items, count, random):
     assert partition({key: items[key] for key in keys}, count) == partition(items, count)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(weights, counts)
 def test_the_longest_shard_is_within_four_thirds_of_the_lower_bound(items, count):
     ticks = {key: max(1, round(each * 1000)) for key, each in items.items()}
@@ -42,7 +44,7 @@ def test_the_longest_shard_is_within_four_thirds_of_the_lower_bound(items, count
     assert longest <= 4 / 3 * lower_bound(list(ticks.values()), count)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(1, 4))
 def test_the_lower_bound_is_one(sizes, count):
     places = product(range(count), repeat=len(sizes) - 1)
@@ -51,7 +53,7 @@ def test_the_lower_bound_is_one(sizes, count):
     assert lower_bound(sizes, count) <= best
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(1, 4))
 def test_small_cases_are_the_best_possible(sizes, count):
     items = {f"t{at}": float(size) for at, size in enumerate(sizes)}
@@ -61,6 +63,7 @@ def test_small_cases_are_the_best_possible(sizes, count):
     assert span_s(items, partition(items, count)) == best
 
 
+@settings(deadline=None)  # a small case is searched to its end
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=200), st.integers(2, 6), st.randoms())
 def test_many_tests_stay_within_four_thirds_of_the_best_possible(parts, count, random):
     """The optimum is known by construction: every shard is cut to the same length."""
