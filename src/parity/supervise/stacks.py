@@ -89,13 +89,18 @@ def _innermost(task: "asyncio.Task[object]") -> str:
 
 
 def children() -> Iterator[str]:
-    """Every process that this one has started, directly or not: command, state, stack."""
+    """Every process that this one has started, directly or not: command, state, stack.
+
+    The dead that nobody has collected are counted together at the end.
+    """
     ends_s = time.monotonic() + _CHILDREN_TIMEOUT_S
     py_spy = shutil.which("py-spy")
     found = psutil.Process().children(recursive=True)
+    dead = [process for process in found if _is_dead(process)]
+    alive = [process for process in found if process not in dead]
     if not found:
         yield "  none"
-    for process in found[:_MOST_CHILDREN]:
+    for process in alive[:_MOST_CHILDREN]:
         yield f"Process {process.pid}: {_command(process)}"
         folder = Path(f"/proc/{process.pid}")
         for key, value in _status(folder).items():
@@ -103,10 +108,20 @@ def children() -> Iterator[str]:
         left_s = min(_PY_SPY_TIMEOUT_S, ends_s - time.monotonic())
         stack = _py_spy(py_spy, process.pid, left_s) if py_spy and left_s > 0 else None
         yield from _indented(stack) if stack else _kernel_stack(folder)
-    if not py_spy:
+    if alive and not py_spy:
         yield "  (Python stacks of child processes need py-spy: pip install py-spy)"
-    if len(found) > _MOST_CHILDREN:
-        yield f"  and {len(found) - _MOST_CHILDREN} more"
+    if len(alive) > _MOST_CHILDREN:
+        yield f"  and {len(alive) - _MOST_CHILDREN} more"
+    if dead:
+        pids = ", ".join(str(process.pid) for process in dead[:_MOST_CHILDREN])
+        yield f"Dead, not collected by the process that started them: {len(dead)} ({pids})"
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _command(process: psutil.Process) -> str:

@@ -161,8 +161,11 @@ class Trainer:
     def logprobs_of(self, samples: Sequence[Sample]) -> list[Tensor]:
         """Per sample the log-probs [L] under the current weights, 0.0 where not trained.
 
-        The tokens are laid out as `step` would, so both see the same numbers.
+        The tokens are laid out as `step` would, so both see the same numbers. Every rank must
+        ask, and each gets all of them.
         """
+        if not samples:
+            return []
         batch = self._pack(samples)
         result = [torch.zeros(len(sample.tokens)) for sample in samples]
         for part in batch.micro_batches:
@@ -170,7 +173,8 @@ class Trainer:
                 logprobs = self._scorer.scores(part.to(self._device)).logprobs.cpu()
             for index, values in zip(*_by_sample(part, logprobs), strict=True):
                 result[index][torch.tensor(samples[index].loss_mask)] = values
-        return result
+        whole = self._ranks.add(torch.cat(result))  # each sample was scored by one rank
+        return list(whole.split([len(values) for values in result]))
 
     def named_weights(self) -> list[tuple[str, Tensor]]:
         """The live weights under their Hugging Face names, each storage once.

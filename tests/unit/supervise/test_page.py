@@ -1,6 +1,7 @@
 """The page: what it says, and that no part of it can cost the others."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -65,6 +66,23 @@ def test_child_processes_are_shown_with_their_command_and_state(
     mine = text.partition(f"Process {child.pid}: ")[2].partition("\nProcess ")[0]
     assert "sys.stdin.read()" in mine
     assert "State: " in mine
+
+
+def test_the_dead_are_counted_and_hide_nobody(child: "subprocess.Popen[bytes]") -> None:
+    dead = [subprocess.Popen(["true"]) for _ in range(70)]
+    for process in dead:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, but not collected
+    late = subprocess.Popen(["sleep", "60"])
+    try:
+        text = page.compose(scene(Waits())).partition("Child processes")[2]
+    finally:
+        late.kill()
+        for process in (late, *dead):
+            process.wait()
+    assert f"Process {child.pid}: " in text
+    assert f"Process {late.pid}: sleep 60" in text
+    assert re.search(r"^Dead, not collected .*: 7\d \(", text, re.MULTILINE)
+    assert "Process " + str(dead[0].pid) not in text
 
 
 def test_py_spy_is_used_where_it_is_installed_and_given_up_where_it_fails(

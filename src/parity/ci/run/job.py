@@ -28,7 +28,7 @@ from parity.ci.run.attempt import Lane
 from parity.ci.run.baselines import store, unstored
 from parity.ci.run.leases import Owner, lease, new_marker, registered
 from parity.ci.run.output import Live, Shows
-from parity.ci.run.processes import adopt_orphans
+from parity.ci.run.processes import adopting_orphans
 from parity.ci.run.readiness import Baseline, Need, Probe, candidates, wait_ready
 from parity.ci.run.report import junit, results, summary
 from parity.ci.run.result import FileResult, Outcome, ShardResult
@@ -75,9 +75,8 @@ def run_job(config: Config, work: Work, options: Options, live: TextIO) -> Shard
         output_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--output {output_dir} can't be made ({error.strerror}).") from error
-    adopt_orphans()
     lane = _lane(config, work, replace(options, output_dir=output_dir), Live(live))
-    with _stops_once():
+    with adopting_orphans(), _stops_once():
         shard = _run(config, work, options, lane, empty)
         _ignore_stops()
         shard = _stored(config, work, options, shard, started_at)

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -20,18 +21,28 @@ import psutil
 from parity.ci.text import harmless
 
 MARKER = "PARITY_CI_OWNER"
-_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # prctl(2)
 _POLL_S = 0.02
 _CHASE_S = 1.0
 _SHOWN_CHARACTERS = 120
 
 
-def adopt_orphans() -> bool:
-    """Make this process the parent of its descendants' orphans; False where the system can't."""
+@contextmanager
+def adopting_orphans() -> Iterator[bool]:
+    """This process is the parent of its descendants' orphans; False where the system can't.
+
+    What it was before is restored at the end.
+    """
     if not sys.platform.startswith("linux"):
-        return False
+        yield False
+        return
     libc = ctypes.CDLL(None, use_errno=True)
-    return libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    before = ctypes.c_int(0)
+    known = libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) == 0
+    try:
+        yield known and libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
 class Tree:

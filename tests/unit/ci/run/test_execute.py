@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -11,7 +12,7 @@ import pytest
 
 from parity.ci.run.execute import Command, Ending, execute
 from parity.ci.run.output import Output
-from parity.ci.run.processes import MARKER, adopt_orphans, kill_marked
+from parity.ci.run.processes import MARKER, adopting_orphans, kill_marked
 
 DAEMON = """
 import os, sys, time
@@ -28,8 +29,10 @@ print("parent done", flush=True)
 
 
 @pytest.fixture(autouse=True)
-def subreaper() -> None:
-    assert adopt_orphans()
+def subreaper() -> Iterator[None]:
+    with adopting_orphans() as adopts:
+        assert adopts
+        yield
 
 
 def run(

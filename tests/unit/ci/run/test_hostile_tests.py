@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ import pytest
 from parity.ci.run import execute as executing
 from parity.ci.run.execute import Command, Ending, StartError, execute
 from parity.ci.run.output import Fence, Live, Output, fenced
-from parity.ci.run.processes import MARKER, Tree, adopt_orphans, describe, kill_marked
+from parity.ci.run.processes import MARKER, Tree, adopting_orphans, describe, kill_marked
 from parity.ci.text import harmless
 
 # Each stops by itself after a while, in case that we don't stop it.
@@ -41,8 +42,10 @@ time.sleep(30)
 
 
 @pytest.fixture(autouse=True)
-def subreaper() -> None:
-    assert adopt_orphans()
+def subreaper() -> Iterator[None]:
+    with adopting_orphans() as adopts:
+        assert adopts
+        yield
 
 
 def run(tmp_path: Path, source: str, *, timeout_s: float = 20.0) -> tuple[Ending, str]:

@@ -4,7 +4,7 @@ import io
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -20,7 +20,7 @@ from parity.ci.gates.sql import SqlHistory
 from parity.ci.gates.stores import open_history
 from parity.ci.model import GateRegistration, PlannedTest, Reason, Registration, Skipped, Why
 from parity.ci.run.attempt import Lane
-from parity.ci.run.processes import adopt_orphans, marked
+from parity.ci.run.processes import adopting_orphans, marked
 from parity.ci.run.readiness import Baseline, Device
 from parity.ci.run.report import junit, results, summary
 from parity.ci.run.result import FileResult, Outcome, ShardResult
@@ -74,10 +74,9 @@ def history(tmp_path: Path) -> SqlHistory:
 
 
 @pytest.fixture
-def lane(tmp_path: Path, history: SqlHistory) -> Lane:
-    assert adopt_orphans()
+def lane(tmp_path: Path, history: SqlHistory) -> Iterator[Lane]:
     patterns = {"lost connection": re.compile("Connection reset by peer")}
-    return Lane(
+    found = Lane(
         root=tmp_path,
         output_dir=tmp_path / "out",
         command=["{python}", "{file}"],
@@ -89,6 +88,9 @@ def lane(tmp_path: Path, history: SqlHistory) -> Lane:
         live=io.StringIO(),
         retries=1,
     )
+    with adopting_orphans() as adopts:
+        assert adopts
+        yield found
 
 
 ALL = Rules(continue_on_error=True)

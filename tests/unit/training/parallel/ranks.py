@@ -72,6 +72,7 @@ def run(job: dict) -> None:
         Path(job["save"]).mkdir(exist_ok=True)
         trainer.save(Path(job["save"]))
     weights = {name: tensor.clone() for name, tensor in trainer.named_weights()}
+    weights["logprobs of all samples"] = torch.cat(trainer.logprobs_of(batch(job["case"], 0)))
     if job["rank"] == 0:
         save_file(weights, job["out"])
         Path(job["out"]).with_suffix(".json").write_text(json.dumps(dict(report.metrics)))
