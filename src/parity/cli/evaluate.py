@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from parity.cli import completion
+from parity.cli import completion, heavy
 from parity.cli.arguments import OverridesArgument
 from parity.errors import ConfigError
 
@@ -43,7 +43,8 @@ def evaluate(
 
     numbers = parse_k(k, samples)
     subject = locate.run_or_model(run_or_model, locate.runs_dir(None))
-    from parity.measure import evaluate as measure
+    with heavy.imports():
+        from parity.measure import evaluate as measure
 
     return measure(
         subject,

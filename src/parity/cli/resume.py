@@ -1,5 +1,6 @@
 """`parity resume RUN [KEY=VALUE]...`: go on with a run from its newest complete checkpoint."""
 
+from parity.cli import heavy
 from parity.cli.arguments import OverridesArgument, RunArgument, RunsDirOption
 from parity.cli.failures import keep_crashes_in
 
@@ -18,6 +19,7 @@ def resume(
 
     folder = locate.find_run(run, locate.runs_dir(runs_dir))
     keep_crashes_in(folder.path)
-    from parity.launch import resume as go_on
+    with heavy.imports():
+        from parity.launch import resume as go_on
 
     return go_on(folder.path, overrides or ())

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from parity.cli import heavy
 from parity.cli.arguments import OverridesArgument, RecipeArgument
 from parity.cli.failures import keep_crashes_in
 
@@ -20,6 +21,7 @@ def sft(recipe: RecipeArgument, overrides: OverridesArgument = None) -> int:
     config = load_sft(recipe, overrides or ())
     check(config)
     keep_crashes_in(Path(config.output.dir))
-    from parity.launch import sft as run
+    with heavy.imports():
+        from parity.launch import sft as run
 
     return run(config, recipe=recipe)
