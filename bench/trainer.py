@@ -57,7 +57,7 @@ def trainer(prefix_sharing: PrefixSharing) -> Trainer:
             loss=PpoClipLossConfig(),
             kl=KlConfig(),
             entropy=EntropyConfig(),
-            correction=CorrectionConfig(),
+            correction=CorrectionConfig(level="off"),
         ),
         optimizer=AdamWConfig(lr=1e-5),
         schedule=ScheduleConfig(),

@@ -221,7 +221,7 @@ def make_trainer(
         loss=config.loss,
         kl=config.kl,
         entropy=config.entropy,
-        correction=config.correction,
+        correction=config.correction.beside(config.loss.old_logprobs),
     )
     return Trainer(
         model,

@@ -1,6 +1,6 @@
 """What a run file may say about advantages, losses, KL and correction (no torch here)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from parity import checks
@@ -8,7 +8,7 @@ from parity import checks
 Aggregation = Literal["token_mean", "sequence_mean"]
 KlEstimator = Literal["k1", "k2", "k3"]
 OldLogprobs = Literal["trainer", "rollout"]
-CorrectionLevel = Literal["off", "token", "sequence"]
+CorrectionLevel = Literal["auto", "off", "token", "sequence"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,9 @@ class GrpoAdvantageConfig:
 class PpoClipLossConfig:
     """`loss.name=ppo_clip`: clipped policy loss.
 
-    `old_logprobs` names the denominator of the ratio: `trainer` recomputes it with the
-    weights that begin the step, `rollout` takes the engine's own (then no correction).
+    `old_logprobs` names the denominator of the ratio: `rollout` takes the engine's own, so that
+    clipping bounds how far a stale answer can move the weights; `trainer` recomputes it with the
+    weights that begin the step, and `correction` weighs the gap to the engine.
     """
 
     name: Literal["ppo_clip"] = "ppo_clip"
@@ -32,7 +33,7 @@ class PpoClipLossConfig:
     clip_high: float = 0.28  # ratio is clipped above 1 + clip_high, >= 0
     dual_clip: float | None = 3.0  # cap of the loss for negative advantages, > 1; null: off
     aggregation: Aggregation = "token_mean"  # how token losses become one number
-    old_logprobs: OldLogprobs = "trainer"
+    old_logprobs: OldLogprobs = "rollout"
 
     def __post_init__(self) -> None:
         checks.within("clip_low", self.clip_low, 0.0, 1.0)
@@ -69,9 +70,15 @@ class EntropyConfig:
 class CorrectionConfig:
     """Truncated importance weights pi_trainer / pi_engine on the loss of each token."""
 
-    level: CorrectionLevel = "token"
+    level: CorrectionLevel = "auto"  # auto: off with loss.old_logprobs=rollout, else token
     cap: float = 2.0  # weights above it are cut to it, >= 1
 
     def __post_init__(self) -> None:
         checks.one_of("level", self.level, get_args(CorrectionLevel))
         checks.at_least("cap", self.cap, 1.0)
+
+    def beside(self, old_logprobs: OldLogprobs) -> "CorrectionConfig":
+        """This section with `auto` decided; a ratio to the engine's log-probs holds the gap."""
+        if self.level != "auto":
+            return self
+        return replace(self, level="off" if old_logprobs == "rollout" else "token")

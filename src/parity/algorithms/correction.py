@@ -45,8 +45,9 @@ def importance_weights(
         trainer_logprobs: [T] by the trainer, under the weights that begin the step.
         rollout_logprobs: [T] as the engine reported them.
         sample_index: [T] int64; every sample is whole among these T tokens.
-        config: level and cap.
+        config: level, decided (`CorrectionConfig.beside`), and cap.
     """
+    assert config.level != "auto", "the level is still to be decided"
     log_ratio = trainer_logprobs.detach() - rollout_logprobs.detach()
     if config.level == "off":
         nowhere = torch.zeros_like(log_ratio, dtype=torch.bool)

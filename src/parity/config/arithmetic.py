@@ -240,11 +240,12 @@ def _check_transport(config: TrainConfig) -> None:
 
 
 def _check_algorithm(config: TrainConfig) -> None:
-    if config.loss.old_logprobs == "rollout" and config.correction.level != "off":
+    correction = config.correction.beside(config.loss.old_logprobs)
+    if config.loss.old_logprobs == "rollout" and correction.level != "off":
         raise ConfigError(
             "loss.old_logprobs is 'rollout', whose ratio already holds the difference between"
             f" engine and trainer, and correction.level is {config.correction.level!r}, which would"
-            " count it twice; set correction.level=off or loss.old_logprobs=trainer."
+            " count it twice; set correction.level=auto or loss.old_logprobs=trainer."
         )
     drops = config.rollouts.max_drops_per_step
     if drops is not None and not config.rollouts.drop_zero_spread:

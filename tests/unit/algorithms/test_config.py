@@ -37,3 +37,11 @@ def test_defaults_and_edges_are_valid():
     PpoClipLossConfig(clip_low=0.0, clip_high=0.0, dual_clip=None)
     PpoClipLossConfig(clip_low=1.0)
     CorrectionConfig(cap=1.0)
+
+
+def test_the_correction_follows_from_what_the_ratio_is_taken_to():
+    auto = CorrectionConfig(cap=3.0)
+    assert auto.beside("rollout") == CorrectionConfig(level="off", cap=3.0)
+    assert auto.beside("trainer") == CorrectionConfig(level="token", cap=3.0)
+    chosen = CorrectionConfig(level="sequence")
+    assert chosen.beside("rollout") is chosen.beside("trainer") is chosen

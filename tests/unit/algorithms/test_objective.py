@@ -25,7 +25,7 @@ from parity.algorithms.objective import (
 
 PLAIN = PolicyObjective(
     policy_loss=ppo_clip,
-    loss=PpoClipLossConfig(),
+    loss=PpoClipLossConfig(old_logprobs="trainer"),
     kl=KlConfig(),
     entropy=EntropyConfig(),
     correction=CorrectionConfig(level="off"),
@@ -36,7 +36,9 @@ FULL = replace(
     entropy=EntropyConfig(coefficient=0.01),
     correction=CorrectionConfig(level="sequence"),
 )
-SEQUENCE_MEAN = replace(FULL, loss=PpoClipLossConfig(aggregation="sequence_mean"))
+SEQUENCE_MEAN = replace(
+    FULL, loss=PpoClipLossConfig(aggregation="sequence_mean", old_logprobs="trainer")
+)
 
 
 def column(*values):

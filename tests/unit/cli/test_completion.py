@@ -40,6 +40,7 @@ def test_keys_of_the_schema_that_the_command_takes(complete):
 
 def test_words_of_a_closed_set(complete):
     assert complete("parity train quickstart correction.level=") == [
+        "correction.level=auto",
         "correction.level=off",
         "correction.level=token",
         "correction.level=sequence",

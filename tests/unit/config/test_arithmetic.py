@@ -135,7 +135,7 @@ def test_steps_that_would_never_be_published_are_refused_with_the_nearest_number
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["loss.old_logprobs=rollout"], ["correction.level=off", "loss.old_logprobs=trainer"]),
+        (["correction.level=token"], ["correction.level=auto", "loss.old_logprobs=trainer"]),
         (
             ["eval.temperature=0", "eval.samples_per_task=4"],
             ["eval.temperature=0", "eval.samples_per_task=1"],
@@ -166,7 +166,7 @@ def test_what_does_not_fit_together_is_refused(words: list[str], parts: list[str
 
 
 def test_the_refused_pairs_are_fine_one_by_one():
-    check(load_train("quickstart", ["loss.old_logprobs=rollout", "correction.level=off"]))
+    check(load_train("quickstart", ["loss.old_logprobs=trainer", "correction.level=sequence"]))
     check(load_train("quickstart", ["eval.samples_per_task=4", "eval.temperature=0.8"]))
     check(load_train("quickstart", ["weights.transport=direct", "weights.verify=off"]))
     words = ["reward.name=sum", "reward.parts=[{name: exact, weight: 1, label: a}]"]

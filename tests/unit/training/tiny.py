@@ -114,7 +114,7 @@ def policy_objective(
 ) -> PolicyObjective:
     return PolicyObjective(
         policy_loss=ppo_clip,
-        loss=PpoClipLossConfig(aggregation=aggregation),
+        loss=PpoClipLossConfig(aggregation=aggregation, old_logprobs="trainer"),
         kl=KlConfig(coefficient=kl),
         entropy=EntropyConfig(coefficient=entropy),
         correction=CorrectionConfig(level=correction),
