@@ -72,9 +72,8 @@ def by_ledger(dir: Path, steps: Steps) -> None:
             taken: dict[int, list[float | None]] = {}
             for task, episodes in groups:
                 ledger.issued(index, task=task, position=index, epoch=0, size=SIZE)
-                for sibling, episode in enumerate(episodes):
-                    ledger.generated(index, sibling, episode)
-                    ledger.scored(index, sibling, episode.reward)
+                ledger.generated(index, episodes)
+                ledger.scored(index, [episode.reward for episode in episodes])
                 ledger.admitted(index)
                 taken[index] = [0.5] * SIZE
                 index += 1

@@ -64,7 +64,7 @@ class FunctionGrader:
         self._function = function
         self.num_calls = 0
 
-    async def grade(self, answers: Sequence[Answer]) -> list[RewardResult]:
+    async def grade(self, answers: Sequence[Answer], *, alone: bool = False) -> list[RewardResult]:
         self.num_calls += len(answers)
         return [self._function(answer) for answer in answers]
 

@@ -5,22 +5,20 @@ and closes everything in the reverse order, whatever happened.
 """
 
 import asyncio
-import functools
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
-import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from parity import starts
 from parity.algorithms.advantages.advantage import load_advantage
-from parity.algorithms.losses.loss import load_loss
-from parity.algorithms.objective import PolicyObjective
 from parity.config.schema import TrainConfig
 from parity.config.threads import ThreadPlan
-from parity.errors import CheckpointError
+from parity.engines.engine import Engine
+from parity.errors import CheckpointError, UnsupportedError
 from parity.folder import RunFolder
 from parity.ledger.ledger import Ledger, Mark
 from parity.ledger.recovery import Recovery, create_ledger, resume_ledger
@@ -29,8 +27,12 @@ from parity.observe.advice import Advisor
 from parity.observe.dashboard.display import Display
 from parity.observe.timer import PhaseTimer
 from parity.observe.tracking import Trackers
-from parity.parts import Parts, load, open_parts
+from parity.parts import Parts, Serving, open_parts
+from parity.platforms.decision import Decision
+from parity.platforms.detect import decide_here
+from parity.platforms.memory.resident import held_bytes
 from parity.platforms.platform import Platform
+from parity.roles import load, make_trainer
 from parity.rollouts.buffer import Buffer
 from parity.rollouts.dump import EpisodeDump
 from parity.rollouts.group import GroupRunner
@@ -38,12 +40,14 @@ from parity.rollouts.issuer import Issuer
 from parity.rollouts.length_bias import LengthBias
 from parity.run import Progress, Run, fingerprint
 from parity.runtime.inline import InlineRuntime
-from parity.runtime.runtime import Runtime
+from parity.runtime.ray.setting import Setting
+from parity.runtime.runtime import Runtime, TrainerView
+from parity.runtime.turns import TakingTurns
 from parity.tasks.stream import TaskStream
 from parity.training.checkpoint import Checkpoint, CheckpointStore
-from parity.training.trainer import Trainer
 from parity.types import Json
 from parity.weights.direct import DirectTransfer
+from parity.weights.transfer import Transfer
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +63,19 @@ class Start:
 BEGINNING = Start()
 
 
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """The training side, and the model or the engine that comes with it."""
+
+    runtime: Runtime
+    trainer: TrainerView
+    model: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
+    serving: Serving | None = None  # None: the engine is opened here
+    transfer: Transfer | None = None  # None: into the engine of this process
+
+
 @asynccontextmanager
-async def open_run(
+async def open_run(  # noqa: PLR0913 (what `launch.py` has opened before)
     config: TrainConfig,
     *,
     folder: RunFolder,
@@ -69,24 +84,23 @@ async def open_run(
     display: Display,
     trackers: Trackers,
     start: Start = BEGINNING,
+    decision: Decision | None = None,
 ) -> AsyncGenerator[Run]:
     """A wired training run, at the beginning or where `start` says."""
     async with AsyncExitStack() as stack:
         checkpoint = start.checkpoint
         ledger, recovery = open_ledger(config, folder, checkpoint)
         stack.enter_context(ledger)
-        runtime = InlineRuntime(trainer_threads=threads.trainer)
-        stack.push_async_callback(runtime.close)
-        device = platform.device(0)
+        progress = progress_at(checkpoint)
         display.activity("loading the model")
-        model, tokenizer = await asyncio.to_thread(load, config, device)
-        trainer = await runtime.in_trainer(
-            functools.partial(make_trainer, config, model, device=device)
-        )
-        progress = Progress()
-        if checkpoint is not None:
-            await runtime.in_trainer(lambda: trainer.load(checkpoint.path))
-            progress = Progress.of(_mapping(checkpoint.state["progress"]))
+        if config.runtime == "inline":
+            learning = await open_here(config, platform, threads, start, folder, stack)
+        else:
+            decision = decision or decide_here(config.platform)
+            setting = Setting(config, folder, platform, decision, threads)
+            opening = partial(open_elsewhere, setting, checkpoint=checkpoint, stack=stack)
+            learning = await opening(version=progress.version, tell=display.message)
+        trainer = learning.trainer
         starts.note(
             folder.path, config, step=trainer.step_index, threads=threads, platform=platform.name
         )
@@ -96,8 +110,10 @@ async def open_run(
                 platform=platform,
                 threads=threads,
                 display=display,
-                model=(model, tokenizer),
+                model=learning.model,
                 version=progress.version,
+                serving=learning.serving,
+                rest_dir=folder.path,
             )
         )
         if checkpoint is not None:
@@ -108,7 +124,8 @@ async def open_run(
             parts,
             folder=folder,
             trainer=trainer,
-            runtime=runtime,
+            runtime=await placed(config, learning, parts.engine, platform),
+            transfer=learning.transfer or DirectTransfer([parts.engine], config.weights),
             ledger=ledger,
             recovery=recovery,
             reuses=start.reuses_groups,
@@ -117,6 +134,76 @@ async def open_run(
             trackers=trackers,
             dump=dump,
         )
+
+
+def progress_at(checkpoint: Checkpoint | None) -> Progress:
+    """Where a run stands at a checkpoint (None: at its beginning)."""
+    return Progress() if checkpoint is None else Progress.of(_mapping(checkpoint.state["progress"]))
+
+
+async def open_here(
+    config: TrainConfig,
+    platform: Platform,
+    threads: ThreadPlan,
+    start: Start,
+    folder: RunFolder,
+    stack: AsyncExitStack,
+) -> Learning:
+    """The trainer in this process, in its own thread."""
+    runtime = InlineRuntime(trainer_threads=threads.trainer)
+    stack.push_async_callback(runtime.close)
+    device = platform.device(0)
+    model, tokenizer = await asyncio.to_thread(load, config, device)
+    trainer = await runtime.in_trainer(
+        partial(make_trainer, config, model, device=device, rest_dir=folder.path)
+    )
+    if (checkpoint := start.checkpoint) is not None:
+        await runtime.in_trainer(lambda: trainer.load(checkpoint.path))
+    return Learning(runtime, trainer, model=(model, tokenizer))
+
+
+async def placed(
+    config: TrainConfig, learning: Learning, engine: Engine, platform: Platform
+) -> Runtime:
+    """The runtime, in which trainer and engine take turns where they share their devices."""
+    if config.placement.kind != "colocated":
+        return learning.runtime
+    is_here = config.runtime == "inline"
+    turns = TakingTurns(
+        learning.runtime,
+        engines=[engine],
+        trainer=learning.trainer,
+        deadline_s=config.supervise.step_timeout_s,
+        held_bytes=partial(held_bytes, platform.device(0)) if is_here else None,
+    )
+    await turns.engines_turn()
+    return turns
+
+
+async def open_elsewhere(
+    setting: Setting,
+    *,
+    checkpoint: Checkpoint | None,
+    version: int,
+    tell: Callable[[str], None],
+    stack: AsyncExitStack,
+) -> Learning:
+    """Trainer and engines in other processes; Ray is imported only here."""
+    try:
+        from parity.runtime.ray.build import open_ray  # noqa: PLC0415
+    except ImportError as error:
+        raise UnsupportedError(
+            f"runtime=ray needs Ray, which can't be imported ({error}); install parity-rl[ray], or "
+            "set runtime=inline."
+        ) from error
+    path = None if checkpoint is None else checkpoint.path
+    opening = open_ray(setting, checkpoint=path, version=version, tell=tell)
+    parts = await stack.enter_async_context(opening)
+
+    async def serving() -> tuple[Engine, tuple[int, ...]]:
+        return parts.engine, parts.stop_token_ids
+
+    return Learning(parts.runtime, parts.trainer, serving=serving, transfer=parts.transfer)
 
 
 def open_ledger(
@@ -154,8 +241,9 @@ def wire(  # noqa: PLR0913 (the parts that open_run started, each once)
     parts: Parts,
     *,
     folder: RunFolder,
-    trainer: Trainer,
+    trainer: TrainerView,
     runtime: Runtime,
+    transfer: Transfer,
     ledger: Ledger,
     recovery: Recovery | None,
     reuses: bool,
@@ -189,9 +277,9 @@ def wire(  # noqa: PLR0913 (the parts that open_run started, each once)
         parts=parts,
         trainer=trainer,
         buffer=Buffer(config.rollouts, steps=steps_left, version=progress.version),
-        runner=GroupRunner(parts.setup, rollouts=config.rollouts, record=lengths),
+        runner=GroupRunner(parts.setup, config.rollouts, lengths, failures=progress.failures),
         lengths=lengths,
-        transfer=DirectTransfer([parts.engine], config.weights),
+        transfer=transfer,
         runtime=runtime,
         checkpoints=CheckpointStore(folder.checkpoints_dir, config.checkpoint.keep),
         ledger=ledger,
@@ -206,32 +294,6 @@ def wire(  # noqa: PLR0913 (the parts that open_run started, each once)
         advantage=lambda rewards: advantage(rewards, config.advantage),
         advisor=Advisor(group_size=config.rollouts.group_size),
         saved_step=trainer.step_index or None,
-    )
-
-
-def make_trainer(
-    config: TrainConfig,
-    model: PreTrainedModel,
-    *,
-    device: torch.device,
-) -> Trainer:
-    """The trainer of the run file, taking over `model`."""
-    objective = PolicyObjective(
-        policy_loss=load_loss(config.loss.name),
-        loss=config.loss,
-        kl=config.kl,
-        entropy=config.entropy,
-        correction=config.correction.beside(config.loss.old_logprobs),
-    )
-    return Trainer(
-        model,
-        objective=objective,
-        optimizer=config.optimizer,
-        schedule=config.schedule,
-        config=config.trainer,
-        total_steps=config.steps,
-        temperature=config.sampling.temperature,
-        device=device,
     )
 
 

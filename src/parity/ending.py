@@ -14,7 +14,7 @@ from parity.observe.dashboard.display import Display
 from parity.observe.summary import Status, Summary
 from parity.platforms.platform import Platform
 from parity.run import Run
-from parity.sft import Fitting
+from parity.sft.fitting import Fitting
 
 log = logging.getLogger(__name__)
 

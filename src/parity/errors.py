@@ -21,12 +21,24 @@ class DataError(ParityError):
     """A record of a data set can't be used; carries `place: reason`."""
 
 
+class SourceError(DataError):
+    """A data set as a whole can't be read any more; no policy passes over that."""
+
+
 class RewardError(ParityError):
     """A reward function broke its contract (count, type, finiteness)."""
 
 
 class EngineError(ParityError):
-    """An engine failed or was asked for something it can't do in its state."""
+    """An engine failed at something; another try may do."""
+
+
+class RequestError(EngineError):
+    """A request that an engine can't serve however often it's asked, such as one too long."""
+
+
+class EngineLostError(EngineError):
+    """An engine that was closed or has broken: it serves nothing any more."""
 
 
 class TransferError(ParityError):
@@ -37,8 +49,16 @@ class TrainingError(ParityError):
     """A step can't be taken, for example because a gradient isn't finite."""
 
 
+class EvaluationError(ParityError):
+    """An evaluation has no result, since engine or grader broke at too many answers."""
+
+
 class CheckpointError(ParityError):
     """A checkpoint is missing, incomplete or of another run."""
+
+
+class RoleError(ParityError):
+    """A process of the run (trainer rank, engine replica) died, failed or didn't answer."""
 
 
 class DeadlineError(ParityError):

@@ -11,7 +11,6 @@ import dataclasses
 import logging
 import os
 import sys
-import time
 from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -23,10 +22,10 @@ import parity
 from parity import loop
 from parity.build import BEGINNING, Start, open_run
 from parity.config import environment
-from parity.config.arithmetic import check, derive
+from parity.config.arithmetic import check, derive, processes
 from parity.config.compose import load_train
 from parity.config.resolve import to_plain
-from parity.config.saved import save
+from parity.config.saved import absolute, save
 from parity.config.schema import SftConfig, TrainConfig
 from parity.config.threads import ThreadPlan, available_cores, plan
 from parity.ending import Ending, Stopper, what_next
@@ -36,15 +35,11 @@ from parity.observe.dashboard.choose import open_display
 from parity.observe.dashboard.display import Display, MessageHandler
 from parity.observe.devices import DeviceMetrics
 from parity.observe.summary import Summary
-from parity.observe.timer import PhaseTimer
 from parity.observe.tracking import Trackers
-from parity.parts import open_parts
 from parity.platforms import detect
 from parity.platforms.decision import Decision
 from parity.platforms.platform import Platform
 from parity.run import Run
-from parity.runtime.inline import InlineRuntime
-from parity.sft import Fitting
 from parity.supervise import limits
 from parity.supervise.watchdog import Watchdog
 from parity.tasks.config import FileConfig
@@ -156,6 +151,7 @@ async def _train(
                             display=display,
                             trackers=trackers,
                             start=start,
+                            decision=decision,
                         )
                     )
                 ending.run = stopper.work = run
@@ -196,13 +192,6 @@ def keep_config(config: TrainConfig | SftConfig, folder: RunFolder) -> None:
     save(config, folder.config_path)
 
 
-def absolute(path: str | None) -> str | None:
-    """The absolute path of what exists here; anything else (a hub name) as it is."""
-    if path is None or not Path(path).expanduser().exists():
-        return path
-    return str(Path(path).expanduser().absolute())
-
-
 def show_notes(run: Run) -> None:
     """Say what `parity config` would have noted, and where a resumed run goes on."""
     derived = derive(run.config, cores=available_cores(), environment=environment.omp_threads())
@@ -239,78 +228,6 @@ async def keep(run: Run) -> None:
             )
 
 
-def sft(config: SftConfig, *, recipe: str) -> int:
-    """Run `parity sft`; returns the exit code."""
-    folder = new_folder(config, recipe=recipe, kind="sft")
-    with folder.locked():
-        keep_config(config, folder)
-        return asyncio.run(_sft(config, folder))
-
-
-async def _sft(config: SftConfig, folder: RunFolder) -> int:
-    platform, threads, decision = prepare(config, max_lag=0.0)
-    trackers = open_trackers(config, folder)
-    with opened_display(config, folder, platform, threads, decision) as display:
-        stopper = Stopper(display)
-        try:
-            stopper.attach()
-            trackers.start(to_plain(config))
-            summary = await _fit(config, folder, (platform, threads, decision), trackers, stopper)
-            display.finish(summary)
-        except BaseException as error:
-            Ending(folder, platform).failure(error)
-            if isinstance(error, asyncio.CancelledError):
-                return INTERRUPTED
-            raise
-        finally:
-            await asyncio.to_thread(trackers.finish)
-            stopper.detach()
-    return INTERRUPTED if summary.status == "stopped" else 0
-
-
-async def _fit(
-    config: SftConfig,
-    folder: RunFolder,
-    prepared: tuple[Platform, ThreadPlan, Decision],
-    trackers: Trackers,
-    stopper: Stopper,
-) -> Summary:
-    platform, threads, decision = prepared
-    display = stopper.display
-    async with AsyncExitStack() as stack:
-        runtime = InlineRuntime(trainer_threads=threads.trainer)
-        stack.push_async_callback(runtime.close)
-        parts = await stack.enter_async_context(
-            open_parts(config, platform=platform, threads=threads, display=display)
-        )
-        fitting = Fitting(
-            config,
-            parts=parts,
-            runtime=runtime,
-            trackers=trackers,
-            display=display,
-            timer=PhaseTimer(),
-        )
-        stopper.work = fitting
-        fitting.devices = stack.enter_context(DeviceMetrics(platform.telemetry(), decision.devices))
-        first, last = await fitting.run()
-        await runtime.in_trainer(lambda: fitting.export(folder.model_dir))
-        seconds = time.monotonic() - fitting.started
-        summary = Summary(
-            status="stopped" if fitting.is_stopping else "finished",
-            reason=fitting.stop_reason if fitting.is_stopping else None,
-            platform=platform.name,
-            steps=fitting.trainer.step_index,
-            train_seconds=seconds,
-            seconds=fitting.timer.total().seconds,
-            eval_first=first.accuracy,
-            eval_last=last.accuracy,
-            tokens_per_s=fitting.trained_tokens / seconds,
-        )
-        summary.write(folder.path)
-        return summary
-
-
 def new_folder(config: TrainConfig | SftConfig, *, recipe: str, kind: RunKind) -> RunFolder:
     """Make the run's folder."""
     info = RunInfo(
@@ -337,14 +254,18 @@ def prepare(
 ) -> tuple[Platform, ThreadPlan, Decision]:
     """Platform and thread budgets, decided once; the decision is told when a log is open."""
     decision = detect.decide_here(config.platform)
-    platform = detect.use(decision)
+    is_remote = isinstance(config, TrainConfig) and config.runtime != "inline"
+    platform = detect.use(decision, needs_device=not is_remote)
     platform.seed(config.seed)
+    ranks, replicas = processes(config)
     threads = plan(
         available_cores(),
         max_lag,
         config.threads.trainer,
         config.threads.engine,
         environment.omp_threads(),
+        ranks=ranks,
+        replicas=replicas,
     )
     return platform, threads, decision
 

@@ -23,10 +23,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from parity.errors import DeadlineError
-from parity.evaluation import Evaluation
+from parity.evaluation import Evaluation, longest_grading_s
 from parity.ledger.ledger import Mark
 from parity.rollouts.group import why_unscored
 from parity.rollouts.report import lag_metrics, rollout_metrics
+from parity.rollouts.retries import pauses_s
 from parity.rollouts.samples import by_episode, reward_table, to_samples
 from parity.run import Run
 from parity.supervise import limits
@@ -69,6 +70,7 @@ async def one_step(run: Run) -> None:
     is_published = step % run.config.rollouts.steps_per_publish == 0
     if is_published:
         metrics |= await publish(run)
+    metrics |= await run.runtime.engines_turn()
     if run.config.trackers.dump_episodes:
         run.dump.write(step, groups, advantages=by_episode(groups, advantages))
     after(run, report, groups, metrics)
@@ -110,7 +112,8 @@ def longest_silence_s(run: Run) -> float:
     rollouts, grader = run.config.rollouts, run.config.grader
     answers = rollouts.capacity * rollouts.group_size / grader.processes
     tries = rollouts.max_retries + 1
-    return tries * (rollouts.episode_timeout_s + answers * grader.timeout_s)
+    each_s = rollouts.episode_timeout_s + answers * grader.timeout_s
+    return tries * each_s + 2 * pauses_s(rollouts.max_retries)  # of the engine, of the grader
 
 
 async def publish(run: Run) -> dict[str, float]:
@@ -137,9 +140,13 @@ async def evaluate(run: Run) -> Evaluation:
     """Evaluate the live weights and remember the first and the last result."""
     run.reports.now()
     run.display.activity("evaluating")
-    answers = run.config.eval.num_tasks * run.config.eval.samples_per_task
-    grading_s = answers * run.config.grader.timeout_s / run.config.grader.processes
-    due = limits.evaluation(run.config.supervise, run.engine, longest_silence_s=grading_s)
+    due = limits.evaluation(
+        run.config.supervise,
+        run.engine,
+        longest_silence_s=longest_grading_s(
+            run.config.eval, run.config.grader, run.config.rollouts.max_retries
+        ),
+    )
     with run.timer.phase("eval"), due:
         evaluation = await run.parts.evaluator.run()
     step = run.trainer.step_index
@@ -167,6 +174,7 @@ async def checkpoint(run: Run) -> None:
         state = run.state()
         await asyncio.to_thread(run.ledger.flush)
         await run.runtime.in_trainer(partial(save, run, step, state))
+        await run.runtime.engines_turn()
     run.saved_step = step
     run.display.activity("training")
 
@@ -189,6 +197,7 @@ def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, 
     metrics |= report.metrics
     metrics |= run.time_metrics(groups)
     metrics |= run.lengths.step(groups, run.buffer.in_flight)
+    metrics |= run.runner.new_failures()
     metrics |= {} if run.devices is None else run.devices.latest()
     metrics |= {
         "buffer/issued": counts.issued,

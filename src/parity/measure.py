@@ -8,25 +8,29 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from parity.config import environment
-from parity.config.arithmetic import check
+from parity.config.arithmetic import check, in_one_process
 from parity.config.compose import load_train
 from parity.config.saved import save
 from parity.config.schema import TrainConfig
-from parity.ending import Ending
+from parity.ending import Ending, Stopper
 from parity.errors import ConfigError
-from parity.evaluation import Evaluation
+from parity.evaluation import Evaluation, longest_grading_s
 from parity.folder import RunFolder
 from parity.launch import new_folder, opened_display, prepare
 from parity.observe.encode import encode
+from parity.observe.names import find
 from parity.observe.summary import Summary
-from parity.parts import open_parts
+from parity.parts import Parts, open_parts
 from parity.rollouts.dump import EpisodeDump
+from parity.supervise import limits
+from parity.supervise.watchdog import Watchdog
 
 
 def evaluate(
@@ -49,7 +53,11 @@ def evaluate(
     changes = {name: value for name, value in changes.items() if value is not None}
     config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, **changes))
     check(config)
-    evaluation = asyncio.run(_evaluate(config, run_or_model, k or powers(config)))
+    config = in_one_process(config)
+    folder = new_folder(config, recipe=f"eval-{Path(run_or_model).name}", kind="eval")
+    save(config, folder.config_path)
+    with Watchdog(config.supervise, run_dir=folder.path) as watchdog:
+        evaluation = asyncio.run(_evaluate(config, folder, watchdog, k or powers(config)))
     show(evaluation)
     return 0
 
@@ -86,20 +94,29 @@ def powers(config: TrainConfig) -> tuple[int, ...]:
     return tuple(2**i for i in range(n.bit_length())) if n > 1 else ()
 
 
-async def _evaluate(config: TrainConfig, name: str, ks: Sequence[int]) -> Evaluation:
-    folder = new_folder(config, recipe=f"eval-{Path(name).name}", kind="eval")
-    save(config, folder.config_path)
+async def _evaluate(
+    config: TrainConfig, folder: RunFolder, watchdog: Watchdog, ks: Sequence[int]
+) -> Evaluation:
     platform, threads, decision = prepare(config, max_lag=0.0)
     with opened_display(config, folder, platform, threads, decision) as display:
+        ending = Ending(folder, platform)
+        watchdog.last_words = ending.failure
+        stopper = Stopper(display)
         try:
-            async with open_parts(
-                config, platform=platform, threads=threads, display=display
-            ) as parts:
+            stopper.attach()
+            async with watchdog.attached(), AsyncExitStack() as stack:
+                with limits.start(config.supervise):
+                    parts = await stack.enter_async_context(
+                        open_parts(config, platform=platform, threads=threads, display=display)
+                    )
                 display.activity("evaluating")
-                evaluation = await parts.evaluator.run(ks=ks)
+                with watchdog.guarding():
+                    evaluation = await watched(config, parts, watchdog, ks)
         except BaseException as error:
-            Ending(folder, platform).failure(error)
+            ending.failure(error)
             raise
+        finally:
+            stopper.detach()
     with EpisodeDump(folder.episodes_dir) as dump:
         dump.write(0, evaluation.groups(), split="eval")
     text = json.dumps(encode(evaluation.metrics), indent=2)
@@ -112,6 +129,18 @@ async def _evaluate(config: TrainConfig, name: str, ks: Sequence[int]) -> Evalua
         eval_last=evaluation.accuracy,
     ).write(folder.path)
     return evaluation
+
+
+async def watched(
+    config: TrainConfig, parts: Parts, watchdog: Watchdog, ks: Sequence[int]
+) -> Evaluation:
+    """The evaluation; the watchdog sees what moves in it."""
+    engine = parts.engine
+    silence_s = longest_grading_s(config.eval, config.grader, config.rollouts.max_retries)
+    watchdog.watch(limits.engine_tokens(config.supervise, engine, longest_silence_s=silence_s))
+    watchdog.figures = lambda: {"engine": engine.stats()}
+    with limits.evaluation(config.supervise, engine, longest_silence_s=silence_s):
+        return await parts.evaluator.run(ks=ks)
 
 
 def show(evaluation: Evaluation) -> None:
@@ -128,6 +157,8 @@ def show(evaluation: Evaluation) -> None:
             else (f"{stem}_low_{k}", f"{stem}_high_{k}")
         )
         interval = " to ".join(f"{metrics[n]:.3f}" for n in low_high if n in metrics)
-        shown = f"{value:.0f}" if name == "eval/tasks" else f"{value:.3f}"
+        metric = find(name)
+        is_count = metric is not None and metric.unit in ("task", "answer")
+        shown = f"{value:.0f}" if is_count else f"{value:.3f}"
         table.add_row(name.removeprefix("eval/"), shown, interval)
     Console(no_color=environment.is_color_off()).print(table)

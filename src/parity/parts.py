@@ -8,28 +8,28 @@ command. Used by `build.py`, `launch.py` and `measure.py`.
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from parity.config.resolve import to_plain
-from parity.config.schema import SftConfig, TasksConfig, TrainConfig
+from parity.config.schema import TasksConfig, TrainConfig
 from parity.config.threads import ThreadPlan
-from parity.engines import ENGINES
-from parity.engines.embedded.engine import EmbeddedEngine
 from parity.engines.engine import Engine
-from parity.errors import ConfigError, UnsupportedError
+from parity.errors import ConfigError
 from parity.evaluation import Evaluator
-from parity.models.loading import load_model, load_tokenizer
-from parity.models.rendering import Renderer, eos_token_ids
-from parity.models.tiny import make_tiny
+from parity.models.loading import load_tokenizer
+from parity.models.rendering import Renderer
 from parity.observe.dashboard.display import Display
 from parity.platforms.platform import Platform
 from parity.rewards.grader import GraderPool
-from parity.rollouts.config import InFlight
+from parity.roles import AnyConfig, load, open_engine, stop_ids
+from parity.rollouts.config import InFlight, RolloutsConfig
 from parity.rollouts.generation import Generation
 from parity.rollouts.group import EpisodeSetup
 from parity.tasks import TASKS
@@ -39,7 +39,8 @@ from parity.tasks.stream import held_out, split, survey
 from parity.types import Task
 
 log = logging.getLogger(__name__)
-AnyConfig = TrainConfig | SftConfig
+# Opens an engine of other processes; with the ids that end an answer.
+Serving = Callable[[], Awaitable[tuple[Engine, tuple[int, ...]]]]
 EVAL_SEED_OFFSET = 1_000_000_007
 MOST_MEASURED, SAMPLE_MEASURED = 20_000, 256  # prompts measured before the run
 
@@ -51,7 +52,7 @@ class Parts:
     platform: Platform
     device: torch.device
     threads: ThreadPlan
-    model: PreTrainedModel
+    model: PreTrainedModel | None  # None: other processes hold it
     tokenizer: PreTrainedTokenizerBase
     renderer: Renderer
     engine: Engine
@@ -60,20 +61,8 @@ class Parts:
     evaluator: Evaluator
 
 
-def warn_of_positions(model: PreTrainedModel, longest: int) -> None:
-    """Say that a prompt with its answer may be longer than the model was made for."""
-    positions = model.config.to_dict().get("max_position_embeddings")
-    if isinstance(positions, int) and longest > positions:
-        log.warning(
-            "event=few_positions max_position_embeddings=%d longest_episode=%d; lower "
-            "prompts.max_prompt_tokens or sampling.max_new_tokens if answers get that long",
-            positions,
-            longest,
-        )
-
-
 @asynccontextmanager
-async def open_parts(
+async def open_parts(  # noqa: PLR0913 (what the run file and the command decide)
     config: AnyConfig,
     *,
     platform: Platform,
@@ -81,12 +70,15 @@ async def open_parts(
     display: Display,
     model: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None,
     version: int = 0,
+    serving: Serving | None = None,
+    rest_dir: Path | None = None,
 ) -> AsyncGenerator[Parts]:
-    """Everything that generates and grades, started.
+    """Everything that generates and grades, started; see `Parts`.
 
     Args:
-        model: weights and tokenizer to serve; None loads `config.model`.
-        version: which version these weights are.
+        model: weights and tokenizer to serve, as `version`; None loads `config.model`.
+        serving: opens an engine of other processes; None: of this one.
+        rest_dir: where weights rest while an engine on the CPU sleeps.
     """
     async with AsyncExitStack() as stack:
         grader = GraderPool(config.reward, config.grader)
@@ -94,8 +86,12 @@ async def open_parts(
         grader_start = asyncio.create_task(grader.start())
         stack.callback(grader_start.cancel)
         display.activity("loading the model")
-        device = platform.device(0)
-        loaded, tokenizer = model or await asyncio.to_thread(load, config, device)
+        device, loaded = torch.device("cpu"), None
+        if serving is None:
+            device = platform.device(0)
+            loaded, tokenizer = model or await asyncio.to_thread(load, config, device)
+        else:
+            tokenizer = await asyncio.to_thread(load_tokenizer, config.model)
         renderer = Renderer(
             tokenizer,
             chat_template=config.model.chat_template,
@@ -103,19 +99,17 @@ async def open_parts(
         )
         display.activity("reading the tasks")
         source, train_range, eval_tasks = await asyncio.to_thread(read_tasks, config, renderer)
-        stop = stop_ids(config, loaded, tokenizer)
-        engine = open_engine(config, loaded, renderer, stop, threads=threads, version=version)
+        if serving is None:
+            assert loaded is not None, "an engine of this process needs a model"
+            stop = stop_ids(config, loaded, tokenizer)
+            opening = partial(open_engine, config, loaded, renderer, stop, threads=threads)
+            engine = opening(version=version, rest_dir=rest_dir)
+        else:
+            engine, stop = await serving()
         stack.push_async_callback(engine.close)
         display.activity("starting the grader")
         await grader_start
-        setup = EpisodeSetup(
-            generation=Generation(engine, in_flight=in_flight_of(config)),
-            grader=grader,
-            decode=renderer.decode,
-            sampling=config.sampling,
-            stop_token_ids=stop,
-            seed=config.seed,
-        )
+        setup = setup_of(config, engine, grader, renderer, stop)
         yield Parts(
             platform=platform,
             device=device,
@@ -126,39 +120,44 @@ async def open_parts(
             engine=engine,
             setup=setup,
             train_tasks=(source, train_range),
-            evaluator=Evaluator(
-                setup,
-                tasks=eval_tasks,
-                temperature=config.eval.temperature,
-                samples_per_task=config.eval.samples_per_task,
-            ),
+            evaluator=evaluator_of(config, setup, eval_tasks),
         )
+
+
+def setup_of(
+    config: AnyConfig,
+    engine: Engine,
+    grader: GraderPool,
+    renderer: Renderer,
+    stop: tuple[int, ...],
+) -> EpisodeSetup:
+    """What an episode needs."""
+    return EpisodeSetup(
+        generation=Generation(engine, in_flight=in_flight_of(config)),
+        grader=grader,
+        decode=renderer.decode,
+        sampling=config.sampling,
+        stop_token_ids=stop,
+        seed=config.seed,
+    )
+
+
+def evaluator_of(config: AnyConfig, setup: EpisodeSetup, tasks: tuple[Task, ...]) -> Evaluator:
+    """The evaluation of the run file."""
+    rollouts = config.rollouts if isinstance(config, TrainConfig) else RolloutsConfig()
+    return Evaluator(
+        setup,
+        tasks=tasks,
+        temperature=config.eval.temperature,
+        samples_per_task=config.eval.samples_per_task,
+        max_retries=rollouts.max_retries,
+        max_failed_share=rollouts.max_failed_share,
+    )
 
 
 def in_flight_of(config: AnyConfig) -> InFlight:
     """What a publication does to unfinished requests."""
     return config.rollouts.in_flight if isinstance(config, TrainConfig) else "continue"
-
-
-def stop_ids(
-    config: AnyConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> tuple[int, ...]:
-    """The ids that end an answer, sorted."""
-    eos_tokens = config.model.eos_tokens
-    return tuple(sorted(eos_token_ids(model.generation_config, tokenizer, eos_tokens=eos_tokens)))
-
-
-def load(
-    config: AnyConfig, device: torch.device
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model of the run file in float32 (master weights), and its tokenizer."""
-    if isinstance(config, SftConfig) and config.tiny_model is not None:
-        tiny, characters = make_tiny(config.tiny_model, config.seed)
-        torch.nn.Module.to(tiny, device)
-        return tiny, characters
-    tokenizer = load_tokenizer(config.model)
-    model = load_model(config.model, dtype="float32", device=device, tokenizer=tokenizer)
-    return model, tokenizer
 
 
 def read_tasks(config: AnyConfig, renderer: Renderer) -> tuple[TaskSource, range, tuple[Task, ...]]:
@@ -215,34 +214,3 @@ def open_source(config: TasksConfig, seed: int, renderer: Renderer) -> TaskSourc
         reason = "has a" if chat else "has no"
         log.info("event=chat_chosen chat=%s reason=the tokenizer %s template", chat, reason)
     return kind(config, seed=seed)  # pyright: ignore[reportCallIssue]
-
-
-def open_engine(
-    config: AnyConfig,
-    model: PreTrainedModel,
-    renderer: Renderer,
-    stop: tuple[int, ...],
-    *,
-    threads: ThreadPlan,
-    version: int,
-) -> Engine:
-    """The engine of the run file, serving a copy of `model`."""
-    kind = ENGINES.load(config.engine.name)
-    if not (isinstance(kind, type) and issubclass(kind, EmbeddedEngine)):
-        raise UnsupportedError(
-            f"engine.name={config.engine.name!r} isn't built on the embedded engine, the only kind "
-            "that the inline runtime can start; subclass EmbeddedEngine or choose embedded."
-        )
-    longest = config.prompts.max_prompt_tokens + config.sampling.max_new_tokens
-    warn_of_positions(model, longest)
-    return kind(
-        model,
-        config=config.engine,
-        max_length=config.engine.max_length or longest,
-        eos_token_ids=stop,
-        decode=renderer.decode,
-        device=model.device,
-        threads=threads.engine,
-        seed=config.seed,
-        version=version,
-    )

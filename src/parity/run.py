@@ -27,10 +27,9 @@ from parity.rollouts.generation import Generation
 from parity.rollouts.group import GroupRunner
 from parity.rollouts.issuer import Issuer, Ticket
 from parity.rollouts.length_bias import LengthBias
-from parity.runtime.runtime import Runtime
+from parity.runtime.runtime import Runtime, TrainerView
 from parity.tasks.source import TaskSource
 from parity.training.checkpoint import CheckpointStore
-from parity.training.trainer import Trainer
 from parity.types import Group, Json
 from parity.weights.transfer import Transfer, Weights
 
@@ -47,6 +46,7 @@ class Progress:
     moved_tokens: int = 0  # prompt and response tokens of trained groups
     train_seconds: float = 0.0  # of earlier processes of this run
     lengths: Json = None  # of the groups in the length monitor's window
+    failures: Json = None  # of the newest episodes: the failure budget
 
     @classmethod
     def of(cls, state: Mapping[str, Json]) -> "Progress":
@@ -67,7 +67,7 @@ class Run:
     config: TrainConfig
     folder: RunFolder
     parts: Parts
-    trainer: Trainer
+    trainer: TrainerView
     buffer: Buffer
     runner: GroupRunner
     lengths: LengthBias
@@ -131,11 +131,12 @@ class Run:
 
     def weights(self) -> Weights:
         """What the trainer holds now."""
-        return Weights(self.trainer.named_weights(), self.trainer.aliases())
+        return self.trainer.weights()
 
     def state(self) -> dict[str, Json]:
         """What a checkpoint says beside weights and optimizer."""
         self.progress.lengths = self.lengths.state()
+        self.progress.failures = self.runner.budget.state()
         progress = asdict(self.progress)
         progress["train_seconds"] = self.train_seconds
         mark = self.ledger.mark(version=self.progress.version, task_position=self.issuer.position)

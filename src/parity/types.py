@@ -102,10 +102,15 @@ class Unscored:
 
 @dataclass(frozen=True, slots=True)
 class GraderFailure:
-    """The grader broke (crash, time-out, exception); `retryable` if another try may help."""
+    """Engine or grader broke (crash, time-out, exception); `retryable` if a new try may help.
+
+    `lost_process`: the grader process was lost at this answer, perhaps by the doing of one
+    before it, so another try belongs into a process of its own.
+    """
 
     reason: str
     retryable: bool = True
+    lost_process: bool = False
 
 
 RewardResult = Scored | Unscored | GraderFailure

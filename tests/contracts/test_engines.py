@@ -28,6 +28,7 @@ from parity.engines import ENGINES
 from parity.engines.config import EmbeddedEngineConfig, ForwardPath
 from parity.engines.embedded.engine import EmbeddedEngine
 from parity.engines.engine import Engine
+from parity.engines.router import Router
 from parity.errors import EngineError, TransferError
 from parity.types import Completion, Sampling
 from parity.weights.manifest import Manifest
@@ -107,10 +108,12 @@ class Case:
     engine: str
     variant: ForwardPath
     make_model: Callable[[], PreTrainedModel]
+    routed: int = 0  # replicas behind a router; 0: the engine alone
 
     @property
     def name(self) -> str:
-        return f"{self.engine}-{self.variant}-{self.make_model.__name__}"
+        routed = f"-routed-{self.routed}" if self.routed else ""
+        return f"{self.engine}-{self.variant}-{self.make_model.__name__}{routed}"
 
     def model(self, seed: int = 0) -> PreTrainedModel:
         torch.manual_seed(seed)
@@ -127,17 +130,22 @@ class Case:
         config = EmbeddedEngineConfig(
             forward=self.variant, max_concurrent=max_concurrent, prefill_tokens=prefill_tokens
         )
-        engine = EmbeddedEngine(
-            model,
-            config=config,
-            max_length=MAX_LENGTH,
-            eos_token_ids=frozenset(eos),
-            decode=text_of,
-            device=torch.device("cpu"),
-            threads=1,
-        )
-        assert engine.forward == self.variant
-        return engine
+        engines = [
+            EmbeddedEngine(
+                model,
+                config=config,
+                max_length=MAX_LENGTH,
+                eos_token_ids=frozenset(eos),
+                decode=text_of,
+                device=torch.device("cpu"),
+                threads=1,
+            )
+            for _ in range(self.routed or 1)
+        ]
+        assert {engine.forward for engine in engines} == {self.variant}
+        if not self.routed:
+            return engines[0]
+        return Router({f"replica-{n}": engine for n, engine in enumerate(engines)})
 
 
 CASES = [
@@ -148,6 +156,8 @@ CASES = [
     Case("embedded", "generic", qwen3_tied),
     Case("embedded", "generic", mistral_window),
     Case("embedded", "generic", gpt2),
+    Case("embedded", "lean", llama, routed=1),
+    Case("embedded", "lean", qwen3_tied, routed=2),
 ]
 every_engine = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -785,3 +795,22 @@ def test_a_request_id_in_use_is_refused(case: Case) -> None:
             assert len(again.tokens) == 20
 
     asyncio.run(twice())
+
+
+@every_engine
+def test_a_check_tells_the_version_and_fails_where_nothing_is_served(case: Case) -> None:
+    model = case.model()
+
+    async def check() -> None:
+        async with running(case.build(model)) as engine:
+            call = asyncio.create_task(engine.generate(prompt(4), Sampling(max_new_tokens=9)))
+            await engine.pause()
+            assert await engine.check() == 0
+            await publish(engine, model, 2)
+            assert await engine.check() == 2
+            await engine.resume()
+            await call
+        with pytest.raises(EngineError, match="closed"):
+            await engine.check()
+
+    asyncio.run(check())

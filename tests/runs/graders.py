@@ -42,3 +42,10 @@ def freezes_once(answer: Answer) -> float:
     except FileExistsError:
         return letters(answer)
     return freezes(answer)
+
+
+def fails_on_some(answer: Answer) -> float:
+    """Breaks at about a third of the training answers, the same ones every time."""
+    if answer.split == "train" and sum(map(ord, answer.response)) % 3 == 0:
+        raise RuntimeError("the judge is away")
+    return letters(answer)

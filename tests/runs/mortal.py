@@ -39,8 +39,8 @@ END_S = 240  # no process here may take longer, on a busy machine
 
 # Where a process can be told to die: (what is called, before or after which call of it).
 PLACES: Mapping[str, tuple[str, str]] = {
-    "an answer is generated": ("parity.ledger.ledger:Ledger.generated", "after"),
-    "an answer is scored": ("parity.ledger.ledger:Ledger.scored", "before"),
+    "a group is generated": ("parity.ledger.ledger:Ledger.generated", "after"),
+    "a group is scored": ("parity.ledger.ledger:Ledger.scored", "before"),
     "a group is admitted": ("parity.ledger.ledger:Ledger.admitted", "after"),
     "a group is issued": ("parity.ledger.ledger:Ledger.issued", "before"),
     "a payload is half written": ("parity.ledger.segments:SegmentFile.write", "half"),

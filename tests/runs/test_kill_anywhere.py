@@ -26,10 +26,10 @@ from parity.ledger.diff import compare
 from parity.ledger.schema import DATABASE, is_made
 
 KILLED, DONE, UNUSABLE, NOTHING_TO_DO = -9, 0, 2, 3
-# Place -> the highest call of it in a whole run: 12 groups, 36 episodes, 6 steps, 3 checkpoints.
+# Place -> the highest call of it in a whole run: 12 groups, 6 steps, 3 checkpoints.
 WHILE_TRAINING = {
-    "an answer is generated": 36,
-    "an answer is scored": 36,
+    "a group is generated": 12,
+    "a group is scored": 12,
     "a group is admitted": 12,
     "a group is issued": 12,
     "a payload is half written": 4,

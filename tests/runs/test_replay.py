@@ -16,7 +16,7 @@ from parity import starts
 from parity.errors import ConfigError, DataError
 from parity.folder import RunFolder
 from parity.ledger import segments
-from parity.ledger.payload import decode_episode, encode_episode
+from parity.ledger.payload import decode_group, encode_group
 from parity.ledger.segments import Place
 from parity.replay.replay import replay
 
@@ -76,25 +76,29 @@ def test_the_commands_of_the_page_run_as_they_are_written(made: Path) -> None:
         assert ended.code == 0, (line, ended)
 
 
-# Episodes that move the weights: the best ones of groups in which not all are alike.
-EPISODES = """
-    SELECT g.seq, t.step, g.segment, g.position, g.size_bytes, g.digest FROM surviving_trained t
+# Groups that move the weights, as not all answers are alike, and which answer is a best one.
+GROUPS = """
+    SELECT g.seq, t.step, r.results, g.segment, g.position, g.size_bytes, g.digest
+    FROM surviving_trained t
     JOIN surviving_generated g USING (group_index, attempt)
-    JOIN surviving_scored r USING (group_index, attempt, sibling)
-    WHERE r.value > (SELECT MIN(o.value) FROM surviving_scored o
-        WHERE o.group_index = r.group_index AND o.attempt = r.attempt)
-    ORDER BY t.step, g.group_index, g.sibling"""
+    JOIN surviving_scored r USING (group_index, attempt)
+    WHERE t.step > 1 AND (SELECT MIN(value) < MAX(value) FROM json_each(r.results))
+    ORDER BY t.step, g.group_index"""
 
 
 def change_a_token(folder: RunFolder, *, consistently: bool) -> int:
     """Change one sampled token, its digests too or not; the step that was trained on it."""
     dir = folder.ledger_dir
     with closing(sqlite3.connect(dir / "ledger.sqlite")) as connection:
-        seq, step, *place = next(row for row in connection.execute(EPISODES) if row[1] > 1)
+        seq, step, results, *place = connection.execute(GROUPS).fetchone()
         at = Place(*place)
-        payload = decode_episode(segments.read_record(dir, at))
-        tokens = (*payload.tokens[:-1], payload.tokens[-1] ^ 1)
-        altered = encode_episode(dataclasses.replace(payload, tokens=tokens))
+        payloads = list(decode_group(segments.read_record(dir, at)))
+        values = json.loads(results)
+        best = values.index(max(values))
+        tokens = (*payloads[best].tokens[:-1], payloads[best].tokens[-1] ^ 1)
+        payloads[best] = dataclasses.replace(payloads[best], tokens=tokens)
+        prompt = payloads[best].tokens[: payloads[best].loss_mask.index(True)]
+        altered = encode_group(payloads, prompt=prompt)
         digest = segments.digest_of(altered) if consistently else at.digest
         record = segments._HEADER.pack(segments._MAGIC, len(altered), seq, digest) + altered
         assert len(record) == at.size_bytes
@@ -129,16 +133,16 @@ def test_one_changed_token_shows_as_the_step_and_the_tensor_where_it_breaks(
     assert (said["equal"], said["number"]["step"]) == (False, step)
 
 
-def test_a_damaged_payload_is_named_with_its_step_and_episode(copied: Recorded) -> None:
+def test_a_damaged_payload_is_named_with_its_step_and_group(copied: Recorded) -> None:
     folder = copied()
     step = change_a_token(folder, consistently=False)
     found = replay(folder)
     assert found.fault is not None
-    assert found.fault.startswith(f"step {step}, episode ")
+    assert found.fault.startswith(f"step {step}, group ")
     assert "isn't what was written" in found.fault
     ended = parity("replay", str(folder.path), cwd=folder.path)
     assert ended.code == 1
-    assert f"DAMAGED  step {step}, episode" in ended.said
+    assert f"DAMAGED  step {step}, group" in ended.said
 
 
 def test_changed_weights_of_a_checkpoint_are_found_by_tensor(copied: Recorded) -> None:

@@ -167,7 +167,7 @@ def test_groups_are_generated_again_where_the_sampling_changed(
     assert_finished(folder)
     longest = ask(
         folder,
-        "SELECT MAX(sampled_tokens) FROM surviving_trained JOIN surviving_generated"
+        "SELECT MAX(sampled_tokens) FROM surviving_trained JOIN episodes"
         " USING (group_index, attempt) WHERE step > 2",
     )
     assert longest == [(4,)], "an answer of the old settings was trained"

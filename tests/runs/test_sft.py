@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from parity import launch
 from parity.config.arithmetic import check
 from parity.config.compose import load_sft, load_train
 from parity.errors import ConfigError
 from parity.folder import RunFolder
 from parity.measure import evaluate, wanted
 from parity.observe.summary import Summary
+from parity.sft.command import sft
 
 
 def test_sft_teaches_a_new_model_its_answers(tasks_path: Path, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_sft_teaches_a_new_model_its_answers(tasks_path: Path, tmp_path: Path) -
         ],
     )
     check(config)
-    assert launch.sft(config, recipe="sft_quickstart") == 0
+    assert sft(config, recipe="sft_quickstart") == 0
     summary = Summary.read(tmp_path / "sft")
     assert summary.eval_first is not None
     assert summary.eval_last is not None

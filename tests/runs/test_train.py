@@ -145,7 +145,7 @@ class Dawdling:
         self._grader = grader
         self._noise = random.Random(seed)
 
-    async def grade(self, answers: Sequence[Answer]) -> list[RewardResult]:
+    async def grade(self, answers: Sequence[Answer], *, alone: bool = False) -> list[RewardResult]:
         await asyncio.sleep(self._noise.choice([0.0, 0.0, 0.01, 0.05]))
         return await self._grader.grade(answers)
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from parity import launch
 from parity.config.compose import load_sft
 from parity.config.schema import ModelConfig
 from parity.models.loading import load_model, load_tokenizer
 from parity.models.tiny import make_tiny
 from parity.observe.summary import Summary
 from parity.observe.trackers.jsonl import read_rows
+from parity.sft.command import sft
 
 SHIPPED = ModelConfig(path="parity://quickstart")
 
@@ -31,7 +31,7 @@ def fitted(tmp_path: Path, *words: str) -> Summary:
         "sft_quickstart",
         [f"output.dir={tmp_path}", "output.name=sft", "display=none", *words],
     )
-    assert launch.sft(config, recipe="sft_quickstart") == 0
+    assert sft(config, recipe="sft_quickstart") == 0
     return Summary.read(tmp_path / "sft")
 
 

@@ -17,7 +17,8 @@ def as_lines(derived: Derived | SftDerived) -> list[str]:
     names = max(len(row[0]) for row in rows)
     numbers = max(len(row[1]) for row in rows)
     lines = [f"{name:<{names}}  {number:>{numbers}}  {why}" for name, number, why in rows]
-    return ["Derived:", *lines, *_note_lines(derived.notes)]
+    placement = derived.placement if isinstance(derived, Derived) else ()
+    return ["Derived:", *lines, *placement, *_note_lines(derived.notes)]
 
 
 def _train_rows(derived: Derived) -> list[Row]:

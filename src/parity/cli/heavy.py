@@ -7,12 +7,12 @@ import and never looks at what was made there.
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
 @contextmanager
-def imports() -> Iterator[None]:
+def imports() -> Generator[None]:
     """For a block that does nothing but import."""
     was_on = gc.isenabled()
     gc.disable()

@@ -22,6 +22,6 @@ def sft(recipe: RecipeArgument, overrides: OverridesArgument = None) -> int:
     check(config)
     keep_crashes_in(Path(config.output.dir))
     with heavy.imports():
-        from parity.launch import sft as run
+        from parity.sft.command import sft as run
 
     return run(config, recipe=recipe)

@@ -7,7 +7,7 @@ that passed `check` can be run as far as arithmetic tells.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parity.config.resolve import resolve_union
@@ -15,7 +15,10 @@ from parity.config.schema import RewardConfig, SftConfig, TasksConfig, TrainConf
 from parity.config.threads import ThreadPlan, plan
 from parity.errors import ConfigError
 from parity.rewards.config import SumRewardConfig
+from parity.runtime.config import PlacementConfig
+from parity.runtime.placement import processes_per_node, table
 from parity.tasks.config import FileConfig
+from parity.training.config import ParallelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class Derived:
     evaluations: int
     eval_episodes: int  # answers of one evaluation
     threads: ThreadPlan
+    placement: tuple[str, ...]  # one line per node; empty where all is one process
     notes: tuple[str, ...]  # what is allowed, but may not be what was meant
 
 
@@ -57,7 +61,6 @@ def derive(config: TrainConfig, *, cores: int, environment: int | None) -> Deriv
     capacity_episodes = rollouts.capacity * rollouts.group_size
     episode_tokens = config.prompts.max_prompt_tokens + config.sampling.max_new_tokens
     episodes_per_step = rollouts.groups_per_step * rollouts.group_size
-    threads = config.threads
     return Derived(
         episodes_per_step=episodes_per_step,
         capacity_groups=rollouts.capacity,
@@ -71,7 +74,8 @@ def derive(config: TrainConfig, *, cores: int, environment: int | None) -> Deriv
         total_episodes=config.steps * episodes_per_step,
         evaluations=_evaluations(config),
         eval_episodes=config.eval.num_tasks * config.eval.samples_per_task,
-        threads=plan(cores, rollouts.max_lag, threads.trainer, threads.engine, environment),
+        threads=thread_plan(config, cores=cores, environment=environment),
+        placement=tuple(_placement(config, cores)),
         notes=tuple(_notes(config)),
     )
 
@@ -105,7 +109,41 @@ def check(config: TrainConfig | SftConfig) -> None:
         _check_lag(config)
         _check_publications(config)
         _check_transport(config)
+        _check_placement(config)
         _check_algorithm(config)
+
+
+def thread_plan(config: TrainConfig, *, cores: int, environment: int | None) -> ThreadPlan:
+    """CPU threads of each process, where one node has `cores` of them."""
+    ranks, replicas = processes(config)
+    return plan(
+        cores,
+        config.rollouts.max_lag,
+        config.threads.trainer,
+        config.threads.engine,
+        environment,
+        ranks=ranks,
+        replicas=replicas,
+    )
+
+
+def processes(config: TrainConfig | SftConfig) -> tuple[int, int]:
+    """Most (trainer ranks, engine replicas) that share the cores of one node."""
+    if isinstance(config, SftConfig) or config.runtime == "inline":
+        return 1, 1
+    return processes_per_node(config.placement)
+
+
+def in_one_process(config: TrainConfig) -> TrainConfig:
+    """The same for what needs no training: all of it inline, whatever trained the model."""
+    trainer = replace(config.trainer, parallel=ParallelConfig())
+    return replace(config, runtime="inline", placement=PlacementConfig(), trainer=trainer)
+
+
+def _placement(config: TrainConfig, cores: int) -> list[str]:
+    if config.runtime == "inline":
+        return []
+    return table(config.placement, cores=cores).lines()
 
 
 def _evaluations(config: TrainConfig | SftConfig) -> int:
@@ -237,6 +275,46 @@ def _check_transport(config: TrainConfig) -> None:
             "weights.verify is 'canary' with runtime=inline, and an engine in the trainer's process"
             " can't score with weights that it doesn't serve yet; set weights.verify=digests."
         )
+
+
+def _check_placement(config: TrainConfig) -> None:
+    """The inline runtime is one process; elsewhere replicate x shard is the number of ranks."""
+    parallel, placement = config.trainer.parallel, config.placement
+    if placement.kind == "colocated" and config.rollouts.max_lag > 0:
+        raise ConfigError(
+            f"placement.kind is 'colocated' with rollouts.max_lag={config.rollouts.max_lag:g}, and"
+            " engine and trainer that take turns can't work at the same time; set"
+            " rollouts.max_lag=0, or placement.kind=apart."
+        )
+    if config.runtime == "inline":
+        for key, value, default in (
+            ("placement", placement, PlacementConfig(kind=placement.kind)),
+            ("trainer.parallel", parallel, ParallelConfig()),
+        ):
+            for changed in differing(value, default):
+                raise ConfigError(
+                    f"{key}.{changed} is {getattr(value, changed)!r} with runtime=inline, where"
+                    " everything is one process; set runtime=ray, or leave the key out."
+                )
+        return
+    if config.weights.transport == "direct":
+        raise ConfigError(
+            "weights.transport is 'direct' with runtime=ray, where trainer and engine are"
+            " different processes; set weights.transport=auto."
+        )
+    processes_per_node(placement)
+    ranks, shard = placement.trainer_ranks, parallel.shard
+    if ranks % parallel.replicate or shard not in (None, ranks // parallel.replicate):
+        raise ConfigError(
+            f"trainer.parallel.replicate is {parallel.replicate} and trainer.parallel.shard is"
+            f" {shard}, but placement.trainer_ranks is {ranks}, and replicate x shard must be the"
+            " number of ranks; set trainer.parallel.shard=null to take what is left."
+        )
+
+
+def differing(value: object, default: object) -> list[str]:
+    """The fields of a dataclass that aren't as in another of its kind."""
+    return [key for key in vars(default) if getattr(value, key) != getattr(default, key)]
 
 
 def _check_algorithm(config: TrainConfig) -> None:

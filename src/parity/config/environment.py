@@ -72,6 +72,23 @@ def ci_metrics_path() -> Path | None:
     return None if value is None else Path(value)
 
 
+def ray_address() -> str | None:
+    """RAY_ADDRESS: the cluster to join instead of starting one of our own."""
+    return _text("RAY_ADDRESS")
+
+
+def first_list(names: Sequence[str]) -> list[str] | None:
+    """The entries of the first of these variables that is set, as in CUDA_VISIBLE_DEVICES=2,3."""
+    text = next((value for name in names if (value := os.environ.get(name)) is not None), None)
+    return None if text is None else [each.strip() for each in text.split(",") if each.strip()]
+
+
+def set_unless_set(variables: Mapping[str, str]) -> None:
+    """Set variables of this process and of those that it starts; the user's own values stay."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
 def inherited(variables: Mapping[str, str], *, without: Sequence[str] = ()) -> dict[str, str]:
     """The variables of a process that we start: ours but `without`, and `variables` on top."""
     ours = {name: value for name, value in os.environ.items() if name not in without}

@@ -68,3 +68,10 @@ def load_saved(path: Path) -> TrainConfig | SftConfig:
         raise ConfigError(f"kind is missing in {path}; it must be one of train, sft.")
     plain = {key: _mapped(item, _unescape) for key, item in found.items() if key != "kind"}
     return resolve(TrainConfig if kind == "train" else SftConfig, plain)
+
+
+def absolute(path: str | None) -> str | None:
+    """The absolute path of what exists here; anything else (a hub name) as it is."""
+    if path is None or not Path(path).expanduser().exists():
+        return path
+    return str(Path(path).expanduser().absolute())

@@ -21,6 +21,7 @@ from parity.ledger.config import LedgerConfig
 from parity.models.config import ModelConfig
 from parity.rewards.config import GraderConfig, RewardConfig, TaskRewardConfig
 from parity.rollouts.config import RolloutsConfig, SamplingConfig
+from parity.runtime.config import PlacementConfig, RuntimeName
 from parity.supervise.config import SuperviseConfig
 from parity.tasks.config import FileConfig, PromptsConfig, ReasoningGymConfig
 from parity.training.config import AdamWConfig, CheckpointConfig, ScheduleConfig, TrainerConfig
@@ -93,7 +94,8 @@ class TrainConfig:
     time_limit_s: float | None = None  # training stops after it and the run ends well; null: none
     display: Display = "auto"
     platform: str = "auto"
-    runtime: Literal["inline"] = "inline"
+    runtime: RuntimeName = "inline"
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     tasks: TasksConfig = field(default_factory=ReasoningGymConfig)
@@ -125,6 +127,7 @@ class TrainConfig:
         if self.time_limit_s is not None:
             checks.above("time_limit_s", self.time_limit_s, 0.0)
         checks.one_of("display", self.display, get_args(Display))
+        checks.one_of("runtime", self.runtime, get_args(RuntimeName))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +185,7 @@ class SftConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     trackers: TrackersConfig = field(default_factory=TrackersConfig)
     threads: ThreadsConfig = field(default_factory=ThreadsConfig)
+    supervise: SuperviseConfig = field(default_factory=SuperviseConfig)
 
     def __post_init__(self) -> None:
         checks.at_least("seed", self.seed, 0)

@@ -3,7 +3,7 @@
 Threads that fight for a core cost more than they give: two roles with two threads each on two
 cores lose half the throughput of one and one. So the roles of an asynchronous run share the
 cores, and those of a synchronous run, which alternate, get all of them. A number that the user
-set always wins. Used by the wiring and by `parity config`.
+set always wins, and is of each process of the role. Used by the wiring and by `parity config`.
 """
 
 import math
@@ -17,7 +17,7 @@ SELF_CGROUP = Path("/proc/self/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlan:
-    """CPU threads per role, and why."""
+    """CPU threads of each process of a role, and why."""
 
     trainer: int
     engine: int
@@ -25,12 +25,20 @@ class ThreadPlan:
 
 
 def plan(
-    cores: int, max_lag: float, trainer: int | None, engine: int | None, environment: int | None
+    cores: int,
+    max_lag: float,
+    trainer: int | None,
+    engine: int | None,
+    environment: int | None,
+    *,
+    ranks: int = 1,
+    replicas: int = 1,
 ) -> ThreadPlan:
     """Share `cores` between the roles.
 
     `trainer` and `engine` are the user's numbers (None: choose), `environment` is
-    OMP_NUM_THREADS, which bounds what is chosen for a role.
+    OMP_NUM_THREADS, which bounds what is chosen for a process. `ranks` and `replicas` are the
+    trainer ranks and engine replicas that share these cores.
     """
     assert cores >= 1, f"cores is {cores}"
     if max_lag == 0:
@@ -44,17 +52,25 @@ def plan(
         chosen_trainer = cores - chosen_engine
         why = f"asynchronous: the roles split {cores} cores"
     reasons = [why]
+    for role, count in (("trainer ranks", ranks), ("engine replicas", replicas)):
+        if count > 1:
+            reasons.append(f"shared by {count} {role}")
+    chosen_trainer, chosen_engine = (
+        max(1, chosen_trainer // ranks),
+        max(1, chosen_engine // replicas),
+    )
     if environment is not None:
         bounded = min(chosen_trainer, environment), min(chosen_engine, environment)
         if bounded != (chosen_trainer, chosen_engine):
-            reasons.append(f"OMP_NUM_THREADS={environment} bounds each role")
+            reasons.append(f"OMP_NUM_THREADS={environment} bounds each process")
         chosen_trainer, chosen_engine = bounded
     for role, wish in (("trainer", trainer), ("engine", engine)):
         if wish is not None:
             reasons.append(f"threads.{role}={wish} was set")
     result_trainer = chosen_trainer if trainer is None else trainer
     result_engine = chosen_engine if engine is None else engine
-    at_once = max(result_trainer, result_engine) if max_lag == 0 else result_trainer + result_engine
+    both = (ranks * result_trainer, replicas * result_engine)
+    at_once = max(both) if max_lag == 0 else sum(both)
     if at_once > max(cores, 2 if max_lag > 0 else 1):
         reasons.append(
             f"warning: {at_once} threads would compute at once on {cores} cores,"

@@ -6,13 +6,16 @@ it works on a run that goes on, on a killed one, and on a copied folder.
 """
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from parity.ledger.files import payload_faults, torn_tails
 from parity.ledger.ledger import Counts
-from parity.ledger.schema import DATABASE, EVENTS, LedgerError, reading, statements
+from parity.ledger.schema import DATABASE, EVENTS, OUTCOME, LedgerError, reading, statements
+from parity.ledger.stored import outcome_of, rewards_of
+from parity.types import Scored
 
 MAX_SHOWN = 5  # findings that a proof shows
 
@@ -166,12 +169,12 @@ def _order(connection: sqlite3.Connection) -> Proof:
     """A trained group was issued, generated, scored and admitted before, in its last attempt."""
     faults = _found(
         connection,
-        """SELECT t.group_index, t.step, g.size,
-            (SELECT COUNT(DISTINCT e.sibling) FROM surviving_generated e WHERE
+        f"""SELECT t.group_index, t.step, g.size,
+            (SELECT COALESCE(SUM(json_array_length(e.episodes)), 0) FROM surviving_generated e WHERE
                 e.group_index = t.group_index AND e.attempt = t.attempt AND e.seq < t.seq) AS made,
-            (SELECT COUNT(DISTINCT e.sibling) FROM surviving_scored e WHERE
-                e.group_index = t.group_index AND e.attempt = t.attempt AND e.seq < t.seq)
-                AS judged,
+            (SELECT COUNT(*) FROM surviving_scored e, json_each(e.results) r WHERE
+                e.group_index = t.group_index AND e.attempt = t.attempt AND e.seq < t.seq
+                AND {OUTCOME} IN ('scored', 'unscored', 'grader_failed')) AS judged,
             (SELECT COUNT(*) FROM surviving_admitted e WHERE
                 e.group_index = t.group_index AND e.attempt = t.attempt AND e.seq < t.seq) AS taken
         FROM surviving_trained t LEFT JOIN groups g ON g.group_index = t.group_index
@@ -183,9 +186,9 @@ def _order(connection: sqlite3.Connection) -> Proof:
     for table in ("generated", "scored"):
         faults += _found(
             connection,
-            f"SELECT group_index, sibling, COUNT(*) AS number FROM surviving_{table}"
-            " GROUP BY group_index, sibling, attempt HAVING COUNT(*) > 1",
-            f"episode {{group_index}}/{{sibling}} is {table} {{number}} times",
+            f"SELECT group_index, COUNT(*) AS number FROM surviving_{table}"
+            " GROUP BY group_index, attempt HAVING COUNT(*) > 1",
+            f"group {{group_index}} is {table} {{number}} times",
         )
     return _proof("order", "every trained group was generated, scored and admitted before", faults)
 
@@ -316,13 +319,7 @@ def _found(
 def _counted(connection: sqlite3.Connection, dir: Path, proofs: tuple[Proof, ...]) -> Audit:
     row = connection.execute("SELECT * FROM conservation").fetchone()
     losses = [Loss(*r) for r in connection.execute("SELECT * FROM losses")]
-    losses += [
-        Loss(*r)
-        for r in connection.execute(
-            "SELECT outcome, reason, COUNT(*) FROM surviving_scored WHERE outcome <> 'scored'"
-            " GROUP BY outcome, reason ORDER BY 3 DESC, 2"
-        )
-    ]
+    losses += _without_reward(connection)
     step, committed, superseded, resumes = connection.execute(
         "SELECT (SELECT MAX(step) FROM surviving_steps),"
         " (SELECT MAX(step) FROM surviving_committed),"
@@ -340,3 +337,16 @@ def _counted(connection: sqlite3.Connection, dir: Path, proofs: tuple[Proof, ...
         resumes=resumes,
         notes=tuple(torn_tails(connection, dir)),
     )
+
+
+def _without_reward(connection: sqlite3.Connection) -> list[Loss]:
+    """Episodes by outcome and reason, the most frequent first."""
+    rows = connection.execute("SELECT * FROM surviving_scored WHERE results LIKE '%reason%'")
+    found = Counter(
+        (outcome_of(reward), reward.reason)
+        for row in rows
+        for reward in rewards_of(row)
+        if not isinstance(reward, Scored)
+    )
+    order = sorted(found.items(), key=lambda item: (-item[1], item[0][1]))
+    return [Loss(outcome, reason, number) for (outcome, reason), number in order]

@@ -11,7 +11,7 @@ class LedgerConfig:
 
     payload_steps: int | None = 50  # trained steps whose payloads stay; null: all; 0: none written
     segment_mib: int = 64  # a payload file is closed at this size, >= 1
-    linger_s: float = 0.05  # events are written at least so often, in one transaction, > 0
+    linger_s: float = 0.5  # events are written at least so often, in one transaction, > 0
     max_wait_s: float = 30.0  # longest wait for room in the queue, or for the disk, > 0
 
     def __post_init__(self) -> None:

@@ -1,24 +1,28 @@
 """The first event at which two runs differ, whatever order their events came in.
 
-Used by `parity diff`. Events are paired by what they are about (the group, the episode, the
-step), on the surviving lineage and in the newest attempt of each group, so a run that was
-killed and resumed can equal one that wasn't. Times, checkpoints and the order in which
-answers happened to arrive aren't compared. Of all that differ, the first in the order of
-either run is named.
+Used by `parity diff`. Events are paired by what they are about (the group, the step), on the
+surviving lineage and in the newest attempt of each group, so a run that was killed and resumed
+can equal one that wasn't. Times, checkpoints and the order in which answers happened to arrive
+aren't compared. Of all that differ, the first in the order of either run is named, with the
+first sibling where that can be told.
 """
 
 import bisect
+import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
-from parity.ledger.payload import EpisodePayload, decode_advantages, decode_episode
+from parity.ledger.payload import EpisodePayload, decode_advantages, decode_group
 from parity.ledger.schema import DATABASE, LedgerError, reading
 from parity.ledger.segments import read_record
-from parity.ledger.stored import place_of
+from parity.ledger.stored import EpisodeFacts, place_of
 from parity.types import Json
+
+T = TypeVar("T")
 
 # Kind -> (what an event is about, its rows). Every query gives seq, the key, then the contents,
 # in the order of the key.
@@ -29,17 +33,16 @@ _KINDS: Mapping[str, tuple[tuple[str, ...], str]] = {
         " ORDER BY group_index",
     ),
     "generated": (
-        ("group_index", "sibling"),
-        "SELECT e.seq, e.group_index, e.sibling, e.sampling_attempt, e.prompt_tokens,"
-        " e.sampled_tokens, e.min_version, e.max_version, e.finish_reason, hex(e.digest) AS digest"
+        ("group_index",),
+        "SELECT e.seq, e.group_index, e.prompt_tokens, e.episodes, hex(e.digest) AS digest"
         " FROM surviving_generated e JOIN groups g USING (group_index, attempt)"
-        " ORDER BY e.group_index, e.sibling",
+        " ORDER BY e.group_index",
     ),
     "scored": (
-        ("group_index", "sibling"),
-        "SELECT e.seq, e.group_index, e.sibling, e.outcome, e.value, e.parts, e.reason"
+        ("group_index",),
+        "SELECT e.seq, e.group_index, e.results"
         " FROM surviving_scored e JOIN groups g USING (group_index, attempt)"
-        " ORDER BY e.group_index, e.sibling",
+        " ORDER BY e.group_index",
     ),
     "admitted": (
         ("group_index",),
@@ -175,18 +178,56 @@ def _difference(kind: str, left: sqlite3.Row | None, right: sqlite3.Row | None) 
 def _detailed(
     found: Difference, sides: list[sqlite3.Connection], dirs: tuple[Path, Path]
 ) -> Difference:
-    """The difference with what the payloads say, where both sides have them."""
-    if found.left is None or found.right is None or found.kind not in ("generated", "step"):
+    """The difference with its first sibling and what the payloads say, where both sides have it."""
+    if found.left is None or found.right is None:
         return found
+    sibling: int | None = None
+    lines: Sequence[str] = ()
     try:
-        bodies = [_body(s, d, found) for s, d in zip(sides, dirs, strict=True)]
         if found.kind == "step":
+            bodies = [_body(s, d, found) for s, d in zip(sides, dirs, strict=True)]
             lines = _advantage_lines(*(decode_advantages(body) for body in bodies))
-        else:
-            lines = _token_lines(*(decode_episode(body) for body in bodies))
+        if found.kind == "generated":
+            bodies = [_body(s, d, found) for s, d in zip(sides, dirs, strict=True)]
+            left, right = (decode_group(body) for body in bodies)
+            sibling = _first_unequal(left, right)
+            if sibling is not None:
+                lines = _token_lines(left[sibling], right[sibling])
     except LedgerError as error:
-        lines = [f"its payloads can't be compared: {error}"]
-    return Difference(found.kind, found.key, found.left, found.right, tuple(lines))
+        lines = (f"its payloads can't be compared: {error}",)
+    if found.kind in ("generated", "scored"):
+        found = _of_sibling(found, sibling)
+    return replace(found, details=tuple(lines))
+
+
+def _of_sibling(found: Difference, sibling: int | None) -> Difference:
+    """The same for one sibling (None: the first whose entry differs), where that can be told."""
+    assert found.left is not None and found.right is not None
+    column = "results" if found.kind == "scored" else "episodes"
+    left, right = (json.loads(str(side[column])) for side in (found.left, found.right))
+    if sibling is None:
+        sibling = _first_unequal(left, right)
+    if sibling is None or sibling >= min(len(left), len(right)):
+        return found
+    key = {**found.key, "sibling": sibling}
+    sides = [
+        {name: value for name, value in side.items() if name != column} | _entry(entries[sibling])
+        for side, entries in ((found.left, left), (found.right, right))
+    ]
+    return Difference(found.kind, key, sides[0], sides[1])
+
+
+def _first_unequal(left: Sequence[T], right: Sequence[T]) -> int | None:
+    """The first place at which both have something and it differs."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((number for number, (one, other) in pairs if one != other), None)
+
+
+def _entry(entry: Json) -> dict[str, Json]:
+    """What the ledger says of one sibling, by name."""
+    if isinstance(entry, list):
+        return dict(zip(EpisodeFacts._fields, entry, strict=True))
+    return entry if isinstance(entry, dict) else {"outcome": "scored", "value": entry}
 
 
 def _body(connection: sqlite3.Connection, dir: Path, found: Difference) -> bytes:
@@ -195,7 +236,7 @@ def _body(connection: sqlite3.Connection, dir: Path, found: Difference) -> bytes
     else:
         query = (
             "SELECT e.* FROM surviving_generated e JOIN groups g USING (group_index, attempt)"
-            " WHERE e.group_index = :group_index AND e.sibling = :sibling"
+            " WHERE e.group_index = :group_index"
         )
     place = place_of(connection.execute(query, dict(found.key)).fetchone())
     if place is None:
@@ -203,7 +244,7 @@ def _body(connection: sqlite3.Connection, dir: Path, found: Difference) -> bytes
     return read_record(dir, place)
 
 
-def _token_lines(left: EpisodePayload, right: EpisodePayload) -> list[str]:
+def _token_lines(left: EpisodePayload, right: EpisodePayload) -> Sequence[str]:
     """Where the two episodes part."""
     sides = (left, right)
     columns = [list(zip(s.tokens, s.versions, s.logprobs, s.loss_mask, strict=True)) for s in sides]
@@ -221,7 +262,7 @@ def _token_lines(left: EpisodePayload, right: EpisodePayload) -> list[str]:
 
 def _advantage_lines(
     left: Mapping[int, tuple[float | None, ...]], right: Mapping[int, tuple[float | None, ...]]
-) -> list[str]:
+) -> Sequence[str]:
     if list(left) != list(right):
         return [f"groups {list(side)}" for side in (left, right)]
     group = next((group for group in left if left[group] != right[group]), None)

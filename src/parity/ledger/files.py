@@ -4,9 +4,10 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from parity.ledger.payload import decode_advantages, decode_episode
+from parity.ledger.payload import EpisodePayload, decode_advantages, decode_group
 from parity.ledger.schema import DATABASE, LedgerError, reading
 from parity.ledger.segments import FOLDER, Place, read_record, whole_records
+from parity.ledger.stored import EpisodeFacts, facts_of
 from parity.types import NO_VERSION
 
 
@@ -44,10 +45,10 @@ def torn_tails(connection: sqlite3.Connection, dir: Path) -> Iterator[str]:
 
 def _rows(connection: sqlite3.Connection) -> Iterator[sqlite3.Row]:
     yield from connection.execute(
-        "SELECT seq, group_index, sibling, sampled_tokens,"
-        " min_version, max_version, segment, position, size_bytes, digest, NULL AS step"
+        "SELECT seq, group_index, episodes, NULL AS num_groups,"
+        " segment, position, size_bytes, digest, NULL AS step"
         " FROM surviving_generated WHERE segment IS NOT NULL"
-        " UNION ALL SELECT seq, NULL, NULL, num_groups, NULL, NULL, segment, position,"
+        " UNION ALL SELECT seq, NULL, NULL, num_groups, segment, position,"
         " size_bytes, digest, step FROM surviving_steps WHERE segment IS NOT NULL"
         " ORDER BY segment, position"
     )
@@ -57,19 +58,29 @@ def _differences(row: sqlite3.Row, body: bytes) -> list[str]:
     """What a payload says otherwise than its row."""
     if row["step"] is not None:
         found = len(decode_advantages(body))
-        wanted = row["sampled_tokens"]
+        wanted = row["num_groups"]
         return [] if found == wanted else [f"{_name(row)}: {found} groups instead of {wanted}"]
-    payload = decode_episode(body)
+    payloads, facts = decode_group(body), facts_of(row)
+    if len(payloads) != len(facts):
+        return [f"{_name(row)}: {len(payloads)} episodes, the row says {len(facts)}"]
+    return [
+        f"episode {row['group_index']}/{sibling}: the payload has {fault}"
+        for sibling, (payload, said) in enumerate(zip(payloads, facts, strict=True))
+        for fault in _episode_faults(payload, said)
+    ]
+
+
+def _episode_faults(payload: EpisodePayload, said: EpisodeFacts) -> Iterator[str]:
     pairs = zip(payload.versions, payload.loss_mask, strict=True)
     versions = [version for version, is_on in pairs if is_on]
-    faults: list[str] = []
-    if len(versions) != row["sampled_tokens"]:
-        faults.append(f"{len(versions)} sampled tokens, the row says {row['sampled_tokens']}")
+    if len(versions) != said.sampled_tokens:
+        yield f"{len(versions)} sampled tokens, the row says {said.sampled_tokens}"
     span = (min(versions), max(versions)) if versions else (None, None)
-    if span != (row["min_version"], row["max_version"]) or NO_VERSION in versions:
-        said = (row["min_version"], row["max_version"])
-        faults.append(f"versions {span[0]} to {span[1]}, the row says {said[0]} to {said[1]}")
-    return [f"{_name(row)}: the payload has {fault}" for fault in faults]
+    wanted = (said.min_version, said.max_version)
+    if span != wanted or NO_VERSION in versions:
+        yield f"versions {span[0]} to {span[1]}, the row says {wanted[0]} to {wanted[1]}"
+    if payload.finish_reason != said.finish_reason:
+        yield f"finish reason {payload.finish_reason}, the row says {said.finish_reason}"
 
 
 def _place(row: sqlite3.Row) -> Place:
@@ -79,7 +90,7 @@ def _place(row: sqlite3.Row) -> Place:
 def _name(row: sqlite3.Row) -> str:
     if row["step"] is not None:
         return f"step {row['step']}"
-    return f"episode {row['group_index']}/{row['sibling']}"
+    return f"group {row['group_index']}"
 
 
 def _retired(connection: sqlite3.Connection) -> frozenset[int]:

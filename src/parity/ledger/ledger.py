@@ -1,7 +1,7 @@
 """The ledger as the run's driver writes it: one call per event in the life of a group.
 
-    issued -> generated, scored (per episode) -> admitted -> trained(step) -> committed
-                                              \\-> ended: dropped(reason) | failed(reason)
+    issued -> generated -> scored -> admitted -> trained(step) -> committed
+                                     \\-> ended: dropped(reason) | failed(reason)
 
 Used by the loop, the buffer and the group runner; made by `recovery.create` or
 `recovery.resume`. A call checks that the event can be true (nothing is trained twice, ended
@@ -12,7 +12,7 @@ disk. Safe to call from several threads, one at a time per group.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -20,10 +20,10 @@ from typing import Literal, Self, TextIO
 
 from parity.errors import CheckpointError
 from parity.ledger.config import LedgerConfig
-from parity.ledger.payload import age_span, encode_advantages, encode_episode
+from parity.ledger.payload import age_span, encode_advantages, encode_group
 from parity.ledger.retention import retire
 from parity.ledger.schema import LedgerError
-from parity.ledger.stored import StoredGroup, reward_cells
+from parity.ledger.stored import StoredGroup, facts_cell, results_cell
 from parity.ledger.writer import Event, Writer
 from parity.types import Episode, Json, RewardResult, Scored, Task
 
@@ -69,10 +69,8 @@ class OpenGroup:
     attempt: int
     is_inherited: bool = False  # from the process before, so it may be issued again
     is_admitted: bool = False
-    spans: dict[int, tuple[int | None, int | None]] = field(
-        default_factory=dict[int, tuple[int | None, int | None]]
-    )
-    scored: dict[int, bool] = field(default_factory=dict[int, bool])  # has a value, by sibling
+    spans: Sequence[tuple[int | None, int | None]] = ()  # per sibling, once they are generated
+    scored: Sequence[bool] = ()  # whether there is a value, per sibling, once they are scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,40 +155,41 @@ class Ledger:
         return attempt
 
     def generated(
-        self, group: int, sibling: int, episode: Episode, *, sampling_attempt: int = 0
+        self, group: int, episodes: Sequence[Episode], *, sampling_attempts: Sequence[int] = ()
     ) -> None:
-        """An episode has all its tokens; its reward isn't looked at.
+        """All siblings of a group have all their tokens; their rewards aren't looked at.
 
         Args:
-            sampling_attempt: of its sampling key (`keys.py`), so that it can be sampled again.
+            episodes: of one task, in sibling order.
+            sampling_attempts: per sibling, of its sampling key (`keys.py`), so that it can be
+                sampled again; empty: 0 for all.
         """
-        known = self._known(group, sibling)
-        if sibling in known.spans:
-            raise LedgerError(f"episode {group}/{sibling} is generated a second time.")
-        known.spans[sibling] = span = age_span(episode)
-        cells = (
-            time.time(),
-            group,
-            sibling,
-            known.attempt,
-            sampling_attempt,
-            len(episode.task.tokens),
-            sum(episode.loss_mask),
-            *span,
-            episode.finish_reason,
+        known = self._known(group, len(episodes))
+        if known.spans:
+            raise LedgerError(f"group {group} is generated a second time.")
+        episodes = tuple(episodes)
+        known.spans = spans = [age_span(episode) for episode in episodes]
+        prompt = episodes[0].task.tokens
+        attempts = tuple(sampling_attempts) or (0,) * known.size
+        num_tokens = sum([len(episode.tokens) for episode in episodes])
+        event = Event(
+            "generated",
+            (time.time(), group, known.attempt, len(prompt)),
+            more=partial(facts_cell, episodes, attempts, spans),
+            encode=partial(encode_group, episodes, prompt=prompt),
+            weight=1 + num_tokens // TOKENS_PER_WEIGHT,
         )
-        encode = partial(encode_episode, episode)
-        weight = 1 + len(episode.tokens) // TOKENS_PER_WEIGHT
-        self._writer.put([Event("generated", cells, encode, weight)])
+        self._writer.put([event])
 
-    def scored(self, group: int, sibling: int, reward: RewardResult) -> None:
-        """An episode has its final result: a value, or why there is none."""
-        known = self._known(group, sibling)
-        if sibling not in known.spans or sibling in known.scored:
-            raise LedgerError(f"episode {group}/{sibling} is scored twice, or before its tokens.")
-        known.scored[sibling] = isinstance(reward, Scored)
-        cells = (time.time(), group, sibling, known.attempt, *reward_cells(reward))
-        self._writer.put([Event("scored", cells)])
+    def scored(self, group: int, rewards: Sequence[RewardResult]) -> None:
+        """All siblings of a group have their final result: a value, or why there is none."""
+        known = self._known(group, len(rewards))
+        if not known.spans or known.scored:
+            raise LedgerError(f"group {group} is scored twice, or before its tokens.")
+        rewards = tuple(rewards)
+        known.scored = [isinstance(reward, Scored) for reward in rewards]
+        cells = (time.time(), group, known.attempt)
+        self._writer.put([Event("scored", cells, more=partial(results_cell, rewards))])
 
     def reused(self, stored: StoredGroup) -> None:
         """A group that an earlier process generated stands for the group of that index.
@@ -202,9 +201,8 @@ class Ledger:
             raise LedgerError(f"group {stored.index} is reused, but it isn't in flight.")
         now = time.time()
         events = [Event(t, (now, *cells)) for t, cells in stored.missing_rows(known.attempt)]
-        for sibling, episode in enumerate(stored.episodes):
-            known.spans[sibling] = (episode.min_version, episode.max_version)
-            known.scored[sibling] = isinstance(episode.reward, Scored)
+        known.spans = [(each.min_version, each.max_version) for each in stored.episodes]
+        known.scored = [isinstance(reward, Scored) for reward in stored.rewards]
         known.is_inherited = False
         if events:
             self._writer.put(events)
@@ -212,11 +210,8 @@ class Ledger:
     def admitted(self, group: int) -> None:
         """A finished group is kept for training; no event where it was admitted before a resume."""
         known = self._known(group)
-        if len(known.scored) != known.size:
-            raise LedgerError(
-                f"group {group} is admitted with {len(known.scored)} of {known.size} episodes"
-                " scored."
-            )
+        if not known.scored:
+            raise LedgerError(f"group {group} is admitted before its episodes are scored.")
         if not known.is_admitted:
             known.is_admitted = True
             self._writer.put([Event("admitted", (time.time(), group, known.attempt))])
@@ -247,7 +242,7 @@ class Ledger:
             self._check_trainable(group, state, version)
         now = time.time()
         encode = partial(encode_advantages, tuple(advantages), list(advantages.values()))
-        rows = [Event("steps", (now, step, version, len(known)), encode)]
+        rows = [Event("steps", (now, step, version, len(known)), encode=encode)]
         rows += [Event("trained", (now, g, state.attempt, step)) for g, state in known.items()]
         for group in known:
             del self._open[group]
@@ -297,21 +292,21 @@ class Ledger:
         """Write what is queued and let the files go; raises as `flush` does."""
         self._writer.close()
 
-    def _known(self, group: int, sibling: int = 0) -> OpenGroup:
+    def _known(self, group: int, num_episodes: int | None = None) -> OpenGroup:
         known = self._open.get(group)
         if known is None:
             raise LedgerError(f"group {group} isn't in flight: it was never issued, or has ended.")
         if known.is_inherited:
             raise LedgerError(f"group {group} was in flight before the resume; issue or reuse it.")
-        if not 0 <= sibling < known.size:
-            raise LedgerError(f"group {group} has {known.size} siblings, there is no {sibling}.")
+        if num_episodes not in (None, known.size):
+            raise LedgerError(f"group {group} has {known.size} siblings, not {num_episodes}.")
         return known
 
     def _check_trainable(self, group: int, known: OpenGroup, version: int) -> None:
         if not known.is_admitted:
             raise LedgerError(f"group {group} is trained without having been admitted.")
-        spans = [known.spans[sibling] for sibling, has_value in known.scored.items() if has_value]
-        versions = [v for span in spans for v in span if v is not None]
+        spans = zip(known.spans, known.scored, strict=True)
+        versions = [v for span, has_value in spans if has_value for v in span if v is not None]
         if versions and not version - self._max_age <= min(versions) <= max(versions) <= version:
             raise LedgerError(
                 f"group {group} has tokens of versions {min(versions)} to {max(versions)}, but"

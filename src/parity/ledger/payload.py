@@ -1,9 +1,11 @@
-"""What is kept of an episode and of a step's advantages, as bytes that are equal if they are.
+"""What is kept of a group's episodes and of a step's advantages, as bytes that are equal if they
+are.
 
 Layout: size of the header (4 bytes), a JSON header that names every array with its type and
-length, the arrays (little-endian) one after another, then the text. Log-probs are stored in
-float32 where that is exact, else in float64; masks and versions as runs. Numbers come back
-bit for bit.
+length, the arrays (little-endian) one after another, then the texts. The prompt is stored once,
+the rest of the siblings one after another in one array of each kind: a call per array, not per
+episode, is what makes this cheap. Log-probs are stored in float32 where that is exact, else in
+float64; masks and versions as runs. Numbers come back bit for bit.
 """
 
 import json
@@ -17,7 +19,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, cast
 
 from parity.ledger.schema import LedgerError
-from parity.types import Episode, FinishReason
+from parity.types import NO_VERSION, Episode, FinishReason
 
 _SIZE = struct.Struct("<I")
 
@@ -35,42 +37,69 @@ class EpisodePayload:
     finish_reason: FinishReason
 
 
-def encode_episode(episode: Episode) -> bytes:
-    """The bytes of everything but the reward, which is known only later."""
-    token_type, tokens = _packed_tokens(episode.tokens)
-    float_type, logprobs = _packed_floats(episode.logprobs)
-    text = episode.response.encode("utf-8", "surrogatepass")
+def encode_group(
+    episodes: Sequence[Episode | EpisodePayload], *, prompt: tuple[int, ...] = ()
+) -> bytes:
+    """The bytes of everything but the rewards, which are known only later.
+
+    Args:
+        prompt: tokens that all may begin with; stored once where all do, untrained.
+    """
+    skip = len(prompt) if _is_shared(prompt, episodes) else 0
+    tokens = list(chain.from_iterable([each.tokens[skip:] for each in episodes]))
+    token_type, packed_tokens = _packed_tokens([*prompt[:skip], *tokens])
+    float_type, logprobs = _packed_floats(
+        list(chain.from_iterable([each.logprobs[skip:] for each in episodes]))
+    )
+    texts = [each.response.encode("utf-8", "surrogatepass") for each in episodes]
     # Written by hand: an encoder of nested values costs more than all the rest. A list of
     # lists of integers is JSON as Python prints it.
     header = (
-        f'{{"kind":"episode","id":{_quoted(episode.episode_id)},'
-        f'"finish_reason":{_quoted(episode.finish_reason)},'
-        f'"tokens":["{token_type}",{len(episode.tokens)}],'
-        f'"logprobs":["{float_type}",{len(episode.logprobs)}],'
-        f'"loss_mask":{_runs(episode.loss_mask)},"versions":{_runs(episode.versions)}}}'
+        f'{{"kind":"group","ids":[{",".join([_quoted(each.episode_id) for each in episodes])}],'
+        f'"finish_reasons":[{",".join([_quoted(each.finish_reason) for each in episodes])}],'
+        f'"prompt":{skip},"lengths":{[len(each.tokens) - skip for each in episodes]},'
+        f'"texts":{[len(text) for text in texts]},'
+        f'"tokens":["{token_type}",{skip + len(tokens)}],'
+        f'"logprobs":["{float_type}",{len(tokens)}],'
+        f'"loss_mask":{_runs([each.loss_mask[skip:] for each in episodes])},'
+        f'"versions":{_runs([each.versions[skip:] for each in episodes])}}}'
     )
-    return _join(header, tokens, logprobs, text)
+    return _join(header, packed_tokens, logprobs, *texts)
 
 
-def decode_episode(body: bytes) -> EpisodePayload:
-    """Undo `encode_episode`; raises LedgerError for other bytes."""
+def decode_group(body: bytes) -> tuple[EpisodePayload, ...]:
+    """Undo `encode_group`; raises LedgerError for other bytes."""
     try:
-        header, rest = _split(body, "episode")
+        header, rest = _split(body, "group")
         tokens, rest = _take(header["tokens"], rest)
         logprobs, rest = _take(header["logprobs"], rest)
-        return EpisodePayload(
-            episode_id=str(header["id"]),
-            tokens=cast("tuple[int, ...]", tokens),
-            loss_mask=tuple(bool(value) for value in _unrolled(header["loss_mask"])),
-            logprobs=logprobs,
-            versions=tuple(_unrolled(header["versions"])),
-            response=bytes(rest).decode("utf-8", "surrogatepass"),
-            finish_reason=cast("FinishReason", header["finish_reason"]),
-        )
+        skip, lengths = int(header["prompt"]), [int(length) for length in header["lengths"]]
+        masks, versions = _unrolled(header["loss_mask"]), _unrolled(header["versions"])
+        num_tokens = sum(lengths)
+        if {len(tokens) - skip, len(logprobs), len(masks), len(versions)} != {num_tokens}:
+            raise ValueError("its arrays have different lengths")
+        found: list[EpisodePayload] = []
+        begin = text_begin = 0
+        rows = zip(header["ids"], header["finish_reasons"], lengths, header["texts"], strict=True)
+        for name, reason, length, text_bytes in rows:
+            end, text_end = begin + length, text_begin + text_bytes
+            found.append(
+                EpisodePayload(
+                    episode_id=str(name),
+                    tokens=cast(
+                        "tuple[int, ...]", tokens[:skip] + tokens[skip + begin : skip + end]
+                    ),
+                    loss_mask=(False,) * skip + tuple(map(bool, masks[begin:end])),
+                    logprobs=(0.0,) * skip + logprobs[begin:end],
+                    versions=(NO_VERSION,) * skip + tuple(versions[begin:end]),
+                    response=bytes(rest[text_begin:text_end]).decode("utf-8", "surrogatepass"),
+                    finish_reason=cast("FinishReason", reason),
+                )
+            )
+            begin, text_begin = end, text_end
+        return tuple(found)
     except (ValueError, KeyError, TypeError, struct.error) as error:
-        raise LedgerError(
-            f"a payload isn't an episode ({type(error).__name__}: {error})"
-        ) from error
+        raise LedgerError(f"a payload isn't a group ({type(error).__name__}: {error})") from error
 
 
 def encode_advantages(groups: Sequence[int], values: Sequence[Sequence[float | None]]) -> bytes:
@@ -102,16 +131,31 @@ def decode_advantages(body: bytes) -> dict[int, tuple[float | None, ...]]:
 
 def age_span(episode: Episode) -> tuple[int | None, int | None]:
     """The oldest and newest version among the trained tokens; None without any."""
-    mask, versions = episode.loss_mask, episode.versions
-    first = mask.index(True) if True in mask else len(mask)
-    sampled = versions[first:]
-    if False in mask[first:]:
+    versions, mask = episode.versions, episode.loss_mask
+    num_off = mask.count(False)
+    sampled = versions[num_off:]
+    if True in mask[:num_off]:  # not only at the beginning
         sampled = tuple(v for v, is_on in zip(versions, mask, strict=True) if is_on)
     distinct = set(sampled)  # few versions, many tokens
     return (min(distinct), max(distinct)) if distinct else (None, None)
 
 
-def _packed_tokens(values: tuple[int, ...]) -> tuple[str, bytes]:
+def _is_shared(prompt: tuple[int, ...], episodes: Sequence[Episode | EpisodePayload]) -> bool:
+    """Whether all begin with these tokens, and with what unsampled tokens have beside them."""
+    length = len(prompt)
+    mask, logprobs, versions = (False,) * length, (0.0,) * length, (NO_VERSION,) * length
+    for each in episodes:
+        if (
+            each.tokens[:length] != prompt
+            or each.loss_mask[:length] != mask
+            or each.logprobs[:length] != logprobs
+            or each.versions[:length] != versions
+        ):
+            return False
+    return True
+
+
+def _packed_tokens(values: Sequence[int]) -> tuple[str, bytes]:
     """Type and bytes, in the narrowest type that holds every value."""
     for kind in ("H", "I"):
         with suppress(struct.error):
@@ -119,18 +163,21 @@ def _packed_tokens(values: tuple[int, ...]) -> tuple[str, bytes]:
     return "q", struct.pack(f"<{len(values)}q", *values)
 
 
-def _packed_floats(values: tuple[float, ...]) -> tuple[str, bytes]:
+def _packed_floats(values: list[float]) -> tuple[str, bytes]:
     """Type and bytes; float32 where every value survives it (a NaN stays float64)."""
     narrow = struct.Struct(f"<{len(values)}f")
     with suppress(OverflowError):
         packed = narrow.pack(*values)
-        if narrow.unpack(packed) == values:
+        if list(narrow.unpack(packed)) == values:
             return "f", packed
     return "d", struct.pack(f"<{len(values)}d", *values)
 
 
-def _runs(values: Sequence[int]) -> list[list[int]]:
-    """[value, how often in a row], in order."""
+def _runs(parts: list[tuple[int, ...]]) -> list[list[int]]:
+    """[value, how often in a row], in order, of all parts one after another."""
+    values = list(chain.from_iterable(parts))
+    if values and values.count(values[0]) == len(values):  # nearly always
+        return [[int(values[0]), len(values)]]
     return [[int(value), len(list(run))] for value, run in groupby(values)]
 
 

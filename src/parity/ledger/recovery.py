@@ -25,7 +25,7 @@ from parity.ledger.config import LedgerConfig
 from parity.ledger.ledger import Counts, Ledger, Mark, OpenGroup
 from parity.ledger.schema import DATABASE, LedgerError, connect, define, is_made
 from parity.ledger.segments import read_record
-from parity.ledger.stored import StoredEpisode, StoredGroup, place_of, reward_of
+from parity.ledger.stored import StoredGroup, facts_of, place_of, rewards_of
 from parity.ledger.writer import lock
 
 _log = logging.getLogger(__name__)
@@ -237,12 +237,12 @@ def _reopened(connection: sqlite3.Connection, group: InFlight) -> OpenGroup:
     return OpenGroup(group.size, group.attempt, is_inherited=True, is_admitted=found is not None)
 
 
-# Every generated and scored episode of a group that hasn't ended, with its payload.
+# Every generated and scored group that hasn't ended, with its payload, once per attempt.
 # `shared_version`: a superseded row shares its weights with this lineage up to the version at
 # which the earliest fork since then left it, which is the least version of all later branches.
 # `is_here`: on the lineage that goes on, in the group's newest attempt.
 _CANDIDATES = """
-    SELECT g.*, i.task, i.task_position, i.size, r.outcome, r.value, r.parts, r.reason,
+    SELECT g.*, i.task, i.task_position, i.size, r.results,
         (SELECT MIN(b.version) FROM branches b WHERE b.first_seq > g.seq) AS shared_version,
         g.attempt = o.attempt AND EXISTS (
             SELECT 1 FROM lineage l WHERE g.seq BETWEEN l.first_seq AND l.last_seq) AS is_here,
@@ -254,72 +254,64 @@ _CANDIDATES = """
         SELECT MAX(seq) FROM issued WHERE group_index = g.group_index AND seq < g.seq)
     JOIN scored r ON r.seq = (
         SELECT MAX(s.seq) FROM scored s
-        WHERE s.group_index = g.group_index AND s.sibling = g.sibling AND s.seq > g.seq
+        WHERE s.group_index = g.group_index AND s.seq > g.seq
             AND s.seq < COALESCE((
-                SELECT MIN(n.seq) FROM generated n WHERE n.group_index = g.group_index
-                    AND n.sibling = g.sibling AND n.seq > g.seq), s.seq + 1))
+                SELECT MIN(n.seq) FROM generated n
+                WHERE n.group_index = g.group_index AND n.seq > g.seq), s.seq + 1))
     WHERE g.group_index NOT IN (SELECT group_index FROM group_ends)
         AND g.segment IN (SELECT segment FROM segments WHERE retired_at IS NULL)
-    ORDER BY g.group_index, g.sibling, is_here, g.seq"""
+    ORDER BY g.group_index, is_here, g.seq"""
 
 
 def _reusable(
     connection: sqlite3.Connection, dir: Path, at: Mark, *, max_age: int
 ) -> dict[int, StoredGroup]:
-    # The last row of a sibling counts: one of this lineage, else the newest.
-    by_group: dict[int, dict[int, sqlite3.Row]] = {}
+    # The last row of a group counts: one of this lineage, else the newest that is valid.
+    by_group: dict[int, sqlite3.Row] = {}
     for row in connection.execute(_CANDIDATES):
         if row["is_here"] or _is_valid(row, at, max_age):
-            by_group.setdefault(row["group_index"], {})[row["sibling"]] = row
-    found: dict[int, StoredGroup] = {}
-    for index, siblings in by_group.items():
-        rows = list(siblings.values())
-        is_whole = list(siblings) == list(range(rows[0]["size"]))
-        if not is_whole or not all(_is_valid(row, at, max_age) for row in rows):
-            continue
-        group = StoredGroup(
-            index=index,
-            task_id=rows[0]["task"],
-            task_position=rows[0]["task_position"],
-            episodes=tuple(_stored(dir, row) for row in rows),
-        )
-        if _is_intact(group):
-            found[index] = group
-    return found
+            by_group[row["group_index"]] = row
+    return {
+        index: stored
+        for index, row in by_group.items()
+        if _is_valid(row, at, max_age)
+        and len((stored := _stored(dir, row)).episodes) == row["size"]
+        and _is_intact(stored)
+    }
 
 
 def _is_valid(row: sqlite3.Row, at: Mark, max_age: int) -> bool:
     """Whether this lineage has the weights of every token, and none is too old."""
-    if row["min_version"] is None:
-        return True
-    return at.version - max_age <= row["min_version"] <= row["max_version"] <= row["shared_version"]
+    oldest, newest = at.version - max_age, row["shared_version"]
+    return all(
+        facts.min_version is None
+        or oldest <= facts.min_version <= cast("int", facts.max_version) <= newest
+        for facts in facts_of(row)
+    )
 
 
-def _stored(dir: Path, row: sqlite3.Row) -> StoredEpisode:
+def _stored(dir: Path, row: sqlite3.Row) -> StoredGroup:
     place = place_of(row)
     assert place is not None, "the query asks for rows with a segment"
-    return StoredEpisode(
+    return StoredGroup(
         dir=dir,
-        sibling=row["sibling"],
-        sampling_attempt=row["sampling_attempt"],
+        index=row["group_index"],
+        task_id=row["task"],
+        task_position=row["task_position"],
         prompt_tokens=row["prompt_tokens"],
-        sampled_tokens=row["sampled_tokens"],
-        min_version=row["min_version"],
-        max_version=row["max_version"],
-        finish_reason=cast("str", row["finish_reason"]),  # pyright: ignore[reportArgumentType]
+        episodes=facts_of(row),
+        rewards=rewards_of(row),
         place=place,
-        reward=reward_of(row),
         is_generated_here=bool(row["is_here"]),
         is_scored_here=bool(row["is_here"] and row["is_scored"]),
     )
 
 
 def _is_intact(group: StoredGroup) -> bool:
-    """Whether every payload is as it was written; after a power loss the last may not be."""
-    for episode in group.episodes:
-        try:
-            read_record(episode.dir, episode.place)
-        except LedgerError as error:
-            _log.warning("event=payload_not_reusable group=%d reason=%s", group.index, error)
-            return False
+    """Whether the payload is as it was written; after a power loss the last may not be."""
+    try:
+        read_record(group.dir, group.place)
+    except LedgerError as error:
+        _log.warning("event=payload_not_reusable group=%d reason=%s", group.index, error)
+        return False
     return True

@@ -1,7 +1,9 @@
 """The tables and views of `ledger.sqlite`, and how it is opened to write and to read.
 
 Every event is one row of the table of its kind, numbered by `seq` without a gap over all
-tables, and is never changed. A resume adds one row to `branches`: it says after which event
+tables, and is never changed. The siblings of a group are generated and scored in one event each:
+a JSON list with one entry per sibling (`stored.py`), which the view `episodes` lays out as rows.
+A resume adds one row to `branches`: it says after which event
 the run went on, and so makes all later events of earlier processes superseded, in one
 transaction. The `surviving_*` views hold what isn't superseded; `parity audit` and resume
 read only those. `conservation` is the law: issued = trained + dropped + failed + in flight.
@@ -19,7 +21,7 @@ from pathlib import Path
 from parity.errors import ParityError
 
 DATABASE = "ledger.sqlite"
-FORMAT = 1  # PRAGMA user_version of the database
+FORMAT = 2  # PRAGMA user_version of the database
 FOLDER = "ledger"  # in the run folder
 LOCKED_S = 30.0  # SQLite's own wait for a reader that holds the file
 
@@ -39,16 +41,12 @@ EVENTS: dict[str, tuple[str, ...]] = {
         task_position INTEGER NOT NULL; epoch INTEGER NOT NULL; attempt INTEGER NOT NULL;
         size INTEGER NOT NULL"""),
     "generated": _columns("""
-        at REAL NOT NULL; group_index INTEGER NOT NULL; sibling INTEGER NOT NULL;
-        attempt INTEGER NOT NULL; sampling_attempt INTEGER NOT NULL;
-        prompt_tokens INTEGER NOT NULL; sampled_tokens INTEGER NOT NULL;
-        min_version INTEGER; max_version INTEGER; finish_reason TEXT NOT NULL;
+        at REAL NOT NULL; group_index INTEGER NOT NULL; attempt INTEGER NOT NULL;
+        prompt_tokens INTEGER NOT NULL; episodes TEXT NOT NULL;
         segment INTEGER; position INTEGER; size_bytes INTEGER; digest BLOB NOT NULL"""),
     "scored": _columns("""
-        at REAL NOT NULL; group_index INTEGER NOT NULL; sibling INTEGER NOT NULL;
-        attempt INTEGER NOT NULL;
-        outcome TEXT NOT NULL CHECK (outcome IN ('scored', 'unscored', 'grader_failed'));
-        value REAL; parts TEXT; reason TEXT"""),
+        at REAL NOT NULL; group_index INTEGER NOT NULL; attempt INTEGER NOT NULL;
+        results TEXT NOT NULL"""),
     "admitted": _columns("""
         at REAL NOT NULL; group_index INTEGER NOT NULL; attempt INTEGER NOT NULL"""),
     "ended": _columns("""
@@ -81,13 +79,18 @@ OTHER_TABLES = {
 }
 INDEXES = {
     "issued_group": "issued (group_index)",
-    "generated_group": "generated (group_index, sibling)",
-    "scored_group": "scored (group_index, sibling)",
+    "generated_group": "generated (group_index)",
+    "scored_group": "scored (group_index)",
     "admitted_group": "admitted (group_index)",
     "ended_group": "ended (group_index)",
     "trained_group": "trained (group_index)",
     "trained_step": "trained (step)",
 }
+# Of one entry `r` of `scored.results`; null where it is none.
+OUTCOME = (
+    "CASE r.type WHEN 'object' THEN json_extract(r.value, '$.outcome')"
+    " WHEN 'real' THEN 'scored' WHEN 'integer' THEN 'scored' END"
+)
 VIEWS = {
     "lineage": """
         SELECT branch, max_age, first_seq, MIN(
@@ -128,16 +131,27 @@ VIEWS = {
     "losses": """
         SELECT state, reason, COUNT(*) AS num_groups FROM group_ends
         WHERE state <> 'trained' GROUP BY state, reason ORDER BY num_groups DESC, reason""",
+    # Per sibling: its tokens and what came of grading. Exact values of rewards are read from
+    # `results`, as SQLite rounds decimals in its own way.
+    "episodes": f"""
+        SELECT g.seq, g.group_index, g.attempt, CAST(e.key AS INTEGER) AS sibling, g.prompt_tokens,
+            json_extract(e.value, '$[0]') AS sampling_attempt,
+            json_extract(e.value, '$[1]') AS sampled_tokens,
+            json_extract(e.value, '$[2]') AS min_version,
+            json_extract(e.value, '$[3]') AS max_version,
+            json_extract(e.value, '$[4]') AS finish_reason,
+            {OUTCOME} AS outcome
+        FROM surviving_generated g JOIN surviving_scored s USING (group_index, attempt)
+        JOIN json_each(g.episodes) e JOIN json_each(s.results) r ON r.key = e.key""",
     # Per trained group: the oldest and newest version among the tokens of its scored episodes.
     "ages": """
         SELECT t.group_index, t.step, s.version, l.max_age,
-            MIN(g.min_version) AS oldest, MAX(g.max_version) AS newest
+            MIN(e.min_version) AS oldest, MAX(e.max_version) AS newest
         FROM surviving_trained t
         JOIN lineage l ON t.seq BETWEEN l.first_seq AND l.last_seq
         JOIN surviving_steps s ON s.step = t.step
-        JOIN surviving_generated g ON g.group_index = t.group_index AND g.attempt = t.attempt
-        JOIN surviving_scored r ON r.group_index = g.group_index AND r.sibling = g.sibling
-            AND r.attempt = g.attempt AND r.outcome = 'scored'
+        JOIN episodes e ON e.group_index = t.group_index AND e.attempt = t.attempt
+            AND e.outcome = 'scored'
         GROUP BY t.seq""",
 }
 
@@ -164,13 +178,16 @@ def insertion(table: str) -> str:
 def is_made(path: Path) -> bool:
     """Whether a ledger is there; not where a process was killed while it made one.
 
-    Raises LedgerError where the file is no database.
+    Raises LedgerError where the file is no database, or of another version of Parity.
     """
     if not path.is_file():
         return False
     try:
         with closing(sqlite3.connect(path, isolation_level=None, timeout=LOCKED_S)) as connection:
-            return connection.execute("PRAGMA user_version").fetchone()[0] != 0
+            (found,) = connection.execute("PRAGMA user_version").fetchone()
+            if found not in (0, FORMAT):
+                raise _of_another_version(path, found)
+            return found != 0
     except sqlite3.Error as error:
         raise _damaged(path, error) from error
 
@@ -218,13 +235,17 @@ def reading(path: Path) -> Generator[sqlite3.Connection]:
                         " nothing had happened yet; start the run anew."
                     )
                 if found != FORMAT:
-                    raise LedgerError(
-                        f"the ledger {path} has format {found}, this Parity reads {FORMAT}; use the"
-                        " version that wrote it."
-                    )
+                    raise _of_another_version(path, found)
                 yield connection
             except sqlite3.Error as error:
                 raise _damaged(path, error) from error
+
+
+def _of_another_version(path: Path, found: int) -> LedgerError:
+    return LedgerError(
+        f"the ledger {path} has format {found}, this Parity reads {FORMAT}; use the version that"
+        " wrote it."
+    )
 
 
 def _damaged(path: Path, error: sqlite3.Error) -> LedgerError:

@@ -1,65 +1,57 @@
 """Episodes and groups read back from a ledger: rows of the database with their payloads."""
 
 import json
+import math
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple
 
-from parity.ledger.payload import EpisodePayload, decode_episode
+from parity.ledger.payload import EpisodePayload, decode_group
 from parity.ledger.schema import LedgerError
 from parity.ledger.segments import Place, read_record
 from parity.ledger.writer import Cell
-from parity.types import (
-    Episode,
-    FinishReason,
-    GraderFailure,
-    Group,
-    RewardResult,
-    Scored,
-    Task,
-    Unscored,
-)
+from parity.types import Episode, GraderFailure, Group, Json, RewardResult, Scored, Task, Unscored
+
+_json = json.JSONEncoder(separators=(",", ":"), sort_keys=True, allow_nan=False).encode
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEpisode:
-    """One generated and scored episode; `place` is where its payload is."""
+class EpisodeFacts(NamedTuple):
+    """What the row of a group says of one sibling, in this order."""
 
-    dir: Path
-    sibling: int
     sampling_attempt: int
-    prompt_tokens: int
     sampled_tokens: int
-    min_version: int | None
+    min_version: int | None  # None: no token was sampled
     max_version: int | None
-    finish_reason: FinishReason
-    place: Place
-    reward: RewardResult
-    is_generated_here: bool  # on the lineage that goes on, so it isn't recorded again
-    is_scored_here: bool
-
-    def payload(self) -> EpisodePayload:
-        """Its tokens; raises LedgerError where they aren't as they were written."""
-        return decode_episode(read_record(self.dir, self.place))
+    finish_reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """All siblings of a group that was finished, in sibling order."""
+    """All siblings of a group that was generated and scored, in sibling order."""
 
+    dir: Path
     index: int
     task_id: str
     task_position: int
-    episodes: tuple[StoredEpisode, ...]
+    prompt_tokens: int
+    episodes: tuple[EpisodeFacts, ...]
+    rewards: tuple[RewardResult, ...]
+    place: Place  # of the payload
+    is_generated_here: bool  # on the lineage that goes on, so it isn't recorded again
+    is_scored_here: bool
+
+    def payloads(self) -> tuple[EpisodePayload, ...]:
+        """The tokens; raises LedgerError where they aren't as they were written."""
+        return decode_group(read_record(self.dir, self.place))
 
     def group(self, task: Task) -> Group | None:
         """The group as it was; None where `task`, drawn again, isn't the one it answers.
 
         Raises LedgerError where a payload is damaged.
         """
-        payloads = [episode.payload() for episode in self.episodes]
+        payloads = self.payloads()
         length = len(task.tokens)
         if task.task_id != self.task_id or any(p.tokens[:length] != task.tokens for p in payloads):
             return None
@@ -73,54 +65,93 @@ class StoredGroup:
                 versions=payload.versions,
                 response=payload.response,
                 finish_reason=payload.finish_reason,
-                reward=episode.reward,
+                reward=reward,
             )
-            for payload, episode in zip(payloads, self.episodes, strict=True)
+            for payload, reward in zip(payloads, self.rewards, strict=True)
         ]
         return Group(task=task, episodes=tuple(episodes), index=self.index)
 
     def missing_rows(self, attempt: int) -> Iterator[tuple[str, tuple[Cell, ...]]]:
         """(table, cells after the time) of what the lineage doesn't hold yet."""
-        for episode in self.episodes:
-            own: tuple[Cell, ...] = (self.index, episode.sibling, attempt)
-            place = episode.place
-            if not episode.is_generated_here:
-                yield (
-                    "generated",
-                    (
-                        *own,
-                        episode.sampling_attempt,
-                        episode.prompt_tokens,
-                        episode.sampled_tokens,
-                        episode.min_version,
-                        episode.max_version,
-                        episode.finish_reason,
-                        place.segment,
-                        place.position,
-                        place.size_bytes,
-                        place.digest,
-                    ),
-                )
-            if not episode.is_scored_here:
-                yield "scored", (*own, *reward_cells(episode.reward))
+        own: tuple[Cell, ...] = (self.index, attempt)
+        if not self.is_generated_here:
+            at = self.place
+            place = (at.segment, at.position, at.size_bytes, at.digest)
+            yield "generated", (*own, self.prompt_tokens, _json(self.episodes), *place)
+        if not self.is_scored_here:
+            yield "scored", (*own, *results_cell(self.rewards))
 
 
-def reward_cells(reward: RewardResult) -> tuple[str, float | None, str | None, str | None]:
-    """outcome, value, parts and reason of a row in `scored`."""
+def facts_cell(
+    episodes: Sequence[Episode],
+    sampling_attempts: Sequence[int],
+    spans: Sequence[tuple[int | None, int | None]],
+) -> tuple[str]:
+    """The column `episodes` of a row in `generated`; `spans` are their oldest, newest versions."""
+    rows = zip(episodes, sampling_attempts, spans, strict=True)
+    # By hand, as it is written for every group; what prints as JSON needs no encoder.
+    facts = [
+        f"[{attempt},{episode.loss_mask.count(True)},{_null(span[0])},{_null(span[1])},"
+        f'"{episode.finish_reason}"]'
+        for episode, attempt, span in rows
+    ]
+    return (f"[{','.join(facts)}]",)
+
+
+def _null(value: int | None) -> int | str:
+    return "null" if value is None else value
+
+
+def facts_of(row: sqlite3.Row) -> tuple[EpisodeFacts, ...]:
+    """Undo `facts_cell`; raises LedgerError where the column holds anything else."""
+    try:
+        return tuple(EpisodeFacts(*facts) for facts in json.loads(row["episodes"]))
+    except (TypeError, ValueError) as error:
+        raise LedgerError(f"event {row['seq']} doesn't say what was generated ({error})") from error
+
+
+def results_cell(rewards: Sequence[RewardResult]) -> tuple[str]:
+    """The column `results` of a row in `scored`: a number, or an object that says more."""
+    results = [_result(reward) for reward in rewards]
+    numbers = [result for result in results if type(result) is float]
+    if len(numbers) == len(results) and math.isfinite(math.fsum(numbers)):
+        return (str(numbers),)  # which is JSON, and needs no encoder
+    return (_json(results),)
+
+
+def _result(reward: RewardResult) -> Json:
     if isinstance(reward, Scored):
-        parts = json.dumps(dict(reward.parts), sort_keys=True) if reward.parts else None
-        return "scored", reward.value, parts, None
-    outcome = "unscored" if isinstance(reward, Unscored) else "grader_failed"
-    return outcome, None, None, reward.reason
+        if not reward.parts:
+            return reward.value
+        return {"outcome": "scored", "value": reward.value, "parts": dict(reward.parts)}
+    return {"outcome": outcome_of(reward), "reason": reward.reason}
 
 
-def reward_of(row: Mapping[str, object] | sqlite3.Row) -> RewardResult:
-    """Undo `reward_cells`."""
-    outcome, reason = row["outcome"], str(row["reason"])
-    if outcome == "scored":
-        parts = cast("dict[str, float]", json.loads(str(row["parts"] or "{}")))
-        return Scored(float(cast("float", row["value"])), parts)
-    return Unscored(reason) if outcome == "unscored" else GraderFailure(reason)
+def outcome_of(reward: Unscored | GraderFailure) -> str:
+    """The word for an answer without a value."""
+    return "unscored" if isinstance(reward, Unscored) else "grader_failed"
+
+
+def rewards_of(row: sqlite3.Row) -> tuple[RewardResult, ...]:
+    """Undo `results_cell`; raises LedgerError where the column holds anything else."""
+    try:
+        return tuple(_reward(result) for result in json.loads(row["results"]))
+    except (TypeError, ValueError) as error:
+        raise LedgerError(f"event {row['seq']} doesn't say what was scored ({error})") from error
+
+
+def _reward(result: Json) -> RewardResult:
+    match result:
+        case float() | int():
+            return Scored(float(result))
+        case {"outcome": "scored", "value": float() | int() as value, "parts": dict(parts)}:
+            return Scored(float(value), {name: float(str(part)) for name, part in parts.items()})
+        case {"outcome": "unscored", "reason": str(reason)}:
+            return Unscored(reason)
+        case {"outcome": "grader_failed", "reason": str(reason)}:
+            return GraderFailure(reason)
+        case _:
+            raise ValueError(f"a result is {result!r}")
 
 
 def place_of(row: sqlite3.Row) -> Place | None:

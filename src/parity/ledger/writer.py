@@ -14,9 +14,8 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from parity.errors import DeadlineError
 from parity.ledger.config import LedgerConfig
@@ -29,16 +28,17 @@ _log = logging.getLogger(__name__)
 Cell = None | int | float | str | bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A row to be: its table and its columns after `seq`.
 
-    `encode` gives the payload, on the writer's thread; the row then ends with its place.
-    `weight` is its share of the queue: 1, and more with a large payload.
+    `more` gives columns that take time to make, `encode` the payload, whose place ends the row;
+    both are called on the writer's thread. `weight` is its share of the queue: 1, and more with a
+    large payload.
     """
 
     table: str
     cells: tuple[Cell, ...]
+    more: Callable[[], tuple[Cell, ...]] | None = None
     encode: Callable[[], bytes] | None = None
     weight: int = 1
 
@@ -201,19 +201,23 @@ class _Session:
         self._insertions = {table: insertion(table) for table in EVENTS}
         self._segment: SegmentFile | None = None
         self._is_new_segment = False
+        self._is_synchronous = False  # as `connect` leaves it
         self._stores = config.payload_steps != 0
 
     def write(self, batch: Sequence[tuple[int, Event]], *, is_durable: bool) -> None:
         """One transaction, after the payloads that it points at."""
         rows: dict[str, list[tuple[Cell, ...]]] = {}
         for seq, event in batch:
+            more = () if event.more is None else event.more()
             place = () if event.encode is None else self._store(seq, event.encode())
-            rows.setdefault(event.table, []).append((seq, *event.cells, *place))
+            rows.setdefault(event.table, []).append((seq, *event.cells, *more, *place))
         if self._segment is not None:
             self._segment.write()
             if is_durable:
                 self._segment.sync()
-        self._connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
+        if is_durable != self._is_synchronous:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
+            self._is_synchronous = is_durable
         self._connection.execute("BEGIN IMMEDIATE")
         for table, some in rows.items():
             self._connection.executemany(self._insertions[table], some)

@@ -42,6 +42,19 @@ _ROLLOUT = (
     Metric("rollout/scored_share", "share", "share", "episodes with a reward"),
     Metric("rollout/unscored_share", "share", "share", "episodes that can't be graded"),
     Metric("rollout/failed_share", "share", "share", "episodes whose engine or grader broke"),
+    Metric(
+        "rollout/engine_failures",
+        "episode",
+        "sum",
+        "since the last step: given up since the engine broke or was late, dropped groups included",
+    ),
+    Metric(
+        "rollout/grader_failures",
+        "episode",
+        "sum",
+        "since the last step: given up since the grader broke, dropped groups included",
+    ),
+    Metric("rollout/retries", "episode", "sum", "tries after the first, since the last step"),
     Metric("rollout/zero_spread_share", "share", "share", "groups whose rewards are all equal"),
     Metric("rollout/dropped_groups", "group", "sum", "groups dropped since the last step"),
     Metric("rollout/response_tokens_mean", "token", "mean", "generated tokens per episode"),
@@ -68,6 +81,10 @@ _TIME = (
     Metric("time/publish_s", "s", "sum", "seconds in which weights were published"),
     Metric("time/eval_s", "s", "sum", "seconds of evaluation"),
     Metric("time/checkpoint_s", "s", "sum", "seconds in which a checkpoint was saved"),
+    Metric("time/sleep_s", "s", "sum", "colocated: seconds until the engine had let go"),
+    Metric("time/reload_s", "s", "sum", "colocated: seconds until the trainer was loaded"),
+    Metric("time/offload_s", "s", "sum", "colocated: seconds until the trainer had let go"),
+    Metric("time/wake_s", "s", "sum", "colocated: seconds until the engine was awake"),
     Metric(
         "time/tokens_per_s",
         "token/s",
@@ -93,8 +110,14 @@ _EVAL = (
     Metric("eval/majority_vote", "share", "share", "tasks whose most frequent answer is right"),
     Metric("eval/tasks", "task", "last", "tasks with at least one scored answer"),
     Metric("eval/scored_share", "share", "share", "answers with a reward"),
-    Metric("eval/unscored_share", "share", "share", "answers that can't be graded"),
-    Metric("eval/failed_share", "share", "share", "answers whose grader or engine broke"),
+    Metric("eval/unscored", "answer", "last", "answers that can't be graded"),
+    Metric("eval/unscored_share", "share", "share", "their share of all answers"),
+    Metric("eval/unscored_share_low", "share", "last", "lower end of its 95 % interval"),
+    Metric("eval/unscored_share_high", "share", "last", "upper end of its 95 % interval"),
+    Metric("eval/failed", "answer", "last", "answers whose engine or grader broke"),
+    Metric("eval/failed_share", "share", "share", "their share of all answers"),
+    Metric("eval/failed_share_low", "share", "last", "lower end of its 95 % interval"),
+    Metric("eval/failed_share_high", "share", "last", "upper end of its 95 % interval"),
     Metric("eval/response_tokens_mean", "token", "mean", "generated tokens per answer"),
     Metric("eval/truncated_share", "share", "share", "answers cut at the token limit"),
 )
@@ -105,6 +128,17 @@ _DEVICE = (  # of the run's own devices, as read last; absent where no device sa
     Metric("device/power_w", "W", "mean", "mean power of a device"),
     Metric("device/temperature_c", "C", "max", "temperature of the hottest device"),
     Metric("device/ecc_uncorrected", "error", "last", "ECC errors that weren't corrected"),
+    Metric(
+        "device/engine_turn_bytes",
+        "byte",
+        "max",
+        "colocated: memory that this process held at the end of the engine's turn",
+    ),
+    Metric("device/after_engine_turn_bytes", "byte", "max", "the same, once the engine was asleep"),
+    Metric("device/trainer_turn_bytes", "byte", "max", "the same, at the end of the trainer's"),
+    Metric(
+        "device/after_trainer_turn_bytes", "byte", "max", "the same, once the trainer had let go"
+    ),
     Metric("device/throttled_share", "share", "share", "devices that run slower than they could"),
 )
 _OTHER = (
@@ -118,6 +152,9 @@ _OTHER = (
     Metric("publish/buckets_s", "s", "sum", "seconds of packing, sending and storing"),
     Metric("publish/verify_s", "s", "sum", "seconds until every engine had verified"),
     Metric("publish/commit_s", "s", "sum", "seconds until every engine served the version"),
+    Metric("router/replicas_alive", "replica", "last", "engine replicas that serve requests"),
+    Metric("router/departures", "replica", "last", "times that one left since the start"),
+    Metric("router/retries", "request", "last", "requests begun again on another replica"),
     Metric("plugin/*", "", "mean", "whatever a third-party part records"),
 )
 

@@ -156,13 +156,15 @@ def decide_here(wanted: str = AUTO) -> Decision:
     return choose(wanted, collect(probe_tools=asked != CpuPlatform.name))
 
 
-def use(decision: Decision) -> Platform:
+def use(decision: Decision, *, needs_device: bool = True) -> Platform:
     """The platform of a decision, checked to be usable in this process.
 
-    Where nobody could list devices, the runtime has the last word; where there are none, or where
+    A driver whose devices are other processes' needs none. Where nobody could list devices, the runtime has the last word; where there are none, or where
     they are hidden, it isn't asked. Raises UnsupportedError with the reasons.
     """
     platform = all_platforms()[decision.platform]()
+    if not needs_device:
+        return platform
     is_open = decision.is_built_for and decision.devices != ()
     if not decision.is_usable_here and not is_open:
         raise UnsupportedError(_refusal(decision))

@@ -5,7 +5,7 @@ weights from kept checkpoints and the export. Used by `replay.py`.
 """
 
 import sqlite3
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,27 +14,27 @@ from typing import cast
 from parity.errors import CheckpointError, DataError
 from parity.folder import RunFolder
 from parity.ledger.ledger import Mark
-from parity.ledger.payload import decode_advantages, decode_episode
+from parity.ledger.payload import EpisodePayload, decode_advantages, decode_group
 from parity.ledger.schema import DATABASE, LedgerError, reading
 from parity.ledger.segments import read_record
-from parity.ledger.stored import require_place
+from parity.ledger.stored import require_place, rewards_of
 from parity.observe.encode import loads
 from parity.observe.summary import FILE_NAME as SUMMARY
 from parity.observe.summary import Summary
 from parity.starts import ProcessStart, start_of
 from parity.training.checkpoint import Checkpoint, CheckpointStore
-from parity.types import Sample
+from parity.types import Sample, Scored
 
 _GONE = "segment IS NULL OR segment IN (SELECT segment FROM segments WHERE retired_at IS NOT NULL)"
 _LOST_STEPS = f"""
     SELECT step FROM surviving_steps WHERE {_GONE}
     UNION SELECT t.step FROM surviving_trained t
     JOIN surviving_generated g USING (group_index, attempt) WHERE {_GONE}"""
-_EPISODES = """
-    SELECT g.*, r.outcome FROM surviving_trained t
+_GROUPS = """
+    SELECT g.*, r.results FROM surviving_trained t
     JOIN surviving_generated g USING (group_index, attempt)
-    LEFT JOIN surviving_scored r USING (group_index, attempt, sibling)
-    WHERE t.step = ? ORDER BY g.group_index, g.sibling"""
+    JOIN surviving_scored r USING (group_index, attempt)
+    WHERE t.step = ? ORDER BY g.group_index"""
 
 
 class PayloadError(LedgerError):
@@ -69,25 +69,22 @@ class Recorded:
     def samples(self, step: int) -> list[Sample]:
         """What the trainer was given at a step, in that order.
 
-        Raises PayloadError, which names the episode, where it isn't what was written.
+        Raises PayloadError, which names the group, where it isn't what was written.
         """
         row = self._connection.execute(
             "SELECT * FROM surviving_steps WHERE step = ?", (step,)
         ).fetchone()
         advantages = self._advantages(step, row)
-        episodes: dict[int, list[sqlite3.Row]] = {}
-        for each in self._connection.execute(_EPISODES, (step,)):
-            episodes.setdefault(each["group_index"], []).append(each)
-        if episodes.keys() != advantages.keys():
+        groups = {each["group_index"]: each for each in self._connection.execute(_GROUPS, (step,))}
+        if groups.keys() != advantages.keys():
             raise PayloadError(
-                f"step {step}: the ledger names groups {sorted(episodes)}, the step's payload"
+                f"step {step}: the ledger names groups {sorted(groups)}, the step's payload"
                 f" {sorted(advantages)}."
             )
         return [
             sample
             for group, values in advantages.items()
-            for each in episodes[group]
-            if (sample := self._sample(step, each, values)) is not None
+            for sample in self._samples(step, groups[group], values)
         ]
 
     def _advantages(self, step: int, row: sqlite3.Row) -> dict[int, tuple[float | None, ...]]:
@@ -96,29 +93,43 @@ class Recorded:
         except LedgerError as error:
             raise PayloadError(f"step {step}: its advantages: {error}") from error
 
-    def _sample(self, step: int, row: sqlite3.Row, values: Sequence[float | None]) -> Sample | None:
-        group, sibling = row["group_index"], row["sibling"]
-        if row["outcome"] != "scored":
-            return None
+    def _samples(
+        self, step: int, row: sqlite3.Row, values: Sequence[float | None]
+    ) -> Iterator[Sample]:
+        """Of one group, in sibling order."""
+        group = row["group_index"]
         try:
-            payload = decode_episode(read_record(self._dir, require_place(row)))
+            payloads = decode_group(read_record(self._dir, require_place(row)))
+            rewards = rewards_of(row)
         except LedgerError as error:
-            raise PayloadError(f"step {step}, episode {group}/{sibling}: {error}") from error
-        value = values[sibling] if sibling < len(values) else None
-        if value is None:
+            raise PayloadError(f"step {step}, group {group}: {error}") from error
+        if not len(payloads) == len(rewards) == len(values):
             raise PayloadError(
-                f"step {step}, episode {group}/{sibling} is scored and has no advantage."
+                f"step {step}, group {group}: {len(payloads)} episodes, {len(rewards)} results and"
+                f" {len(values)} advantages."
             )
-        if not any(payload.loss_mask):
-            return None
-        return Sample(
-            group=group,
-            tokens=payload.tokens,
-            loss_mask=payload.loss_mask,
-            logprobs=payload.logprobs,
-            versions=payload.versions,
-            advantages=tuple(value if trained else 0.0 for trained in payload.loss_mask),
-        )
+        for sibling, (payload, reward, value) in enumerate(
+            zip(payloads, rewards, values, strict=True)
+        ):
+            if not isinstance(reward, Scored):
+                continue
+            if value is None:
+                raise PayloadError(
+                    f"step {step}, episode {group}/{sibling} is scored and has no advantage."
+                )
+            if any(payload.loss_mask):
+                yield _sample(group, payload, value)
+
+
+def _sample(group: int, payload: EpisodePayload, advantage: float) -> Sample:
+    return Sample(
+        group=group,
+        tokens=payload.tokens,
+        loss_mask=payload.loss_mask,
+        logprobs=payload.logprobs,
+        versions=payload.versions,
+        advantages=tuple(advantage if trained else 0.0 for trained in payload.loss_mask),
+    )
 
 
 @contextmanager

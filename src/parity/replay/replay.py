@@ -18,11 +18,9 @@ from pathlib import Path
 
 import torch
 
-from parity.build import make_trainer
 from parity.errors import ConfigError
 from parity.folder import RunFolder
 from parity.launch import prepare
-from parity.parts import load
 from parity.replay.comparing import Break, different_tensors, first_different
 from parity.replay.recorded import (
     PayloadError,
@@ -33,6 +31,7 @@ from parity.replay.recorded import (
     recorded_weights,
     surviving_checkpoints,
 )
+from parity.roles import load, make_trainer
 from parity.starts import ProcessStart, read, software, start_of
 from parity.training.checkpoint import Checkpoint
 from parity.training.trainer import Trainer

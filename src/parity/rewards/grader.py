@@ -6,15 +6,17 @@ lane      one thread with one grader process; takes a   answers in the queue; th
           few answers of one batch at a time            for at most `grader.timeout_s`
 
 Used by `rollouts/`. Invariants: a call returns exactly one result per answer or raises; an
-answer that hangs or kills its process costs that answer alone; no grader process outlives the
+answer that hangs or kills its process costs no other answer; no grader process outlives the
 pool or the driver, however they end. What a result means:
 
 reward returned a value or a reason              Scored or Unscored
 reward raised OSError (network, files)           GraderFailure, retryable
 reward raised something else, broke its contract GraderFailure, not retryable
-answer passed `timeout_s`                        GraderFailure, not retryable: it would again
-process was killed from outside (SIGKILL, -TERM) GraderFailure, retryable
-process crashed by itself                        GraderFailure, not retryable
+answer passed `timeout_s`, process was killed    GraderFailure, retryable, process lost
+process crashed, was killed or wrote nonsense    GraderFailure, retryable, process lost
+
+Where a process was lost, the answer at hand needn't be the guilty one: an answer before it may
+have left a thread or a signal behind. So its caller has it graded again with `alone`.
 """
 
 import asyncio
@@ -98,11 +100,12 @@ class GraderPool:
             if not self._is_running:
                 await self.close()
 
-    async def grade(self, answers: Sequence[Answer]) -> list[RewardResult]:
+    async def grade(self, answers: Sequence[Answer], *, alone: bool = False) -> list[RewardResult]:
         """One result per answer, in the order of the answers.
 
         An answer's time runs from when a process may begin with it; waiting for a free process
-        doesn't count. Cancelling stops the work. Raises RewardError where the pool isn't
+        doesn't count. `alone`: each is graded in a process that has graded nothing before it.
+        Cancelling stops the work. Raises RewardError where the pool isn't
         running or can't start processes any more.
         """
         if not self._is_running:
@@ -110,7 +113,8 @@ class GraderPool:
         if not answers:
             return []
         loop = asyncio.get_running_loop()
-        batch = Batch(answers=tuple(answers), loop=loop, future=loop.create_future())
+        future: asyncio.Future[list[RewardResult]] = loop.create_future()
+        batch = Batch(answers=tuple(answers), loop=loop, future=future, is_alone=alone)
         self._queue.put(batch)
         try:
             return await batch.future

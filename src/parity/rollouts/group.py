@@ -5,17 +5,16 @@ and then kept as failed: it is counted, it never counts as a reward of 0. A seed
 sibling makes the group a function of weights, run seed and group index alone.
 """
 
-import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from parity.errors import TrainingError
 from parity.ledger.keys import sibling_seeds
+from parity.rollouts.budget import FailureBudget
 from parity.rollouts.buffer import NO_SCORED_EPISODE, Dropped
 from parity.rollouts.config import RolloutsConfig, SamplingConfig
 from parity.rollouts.generation import Generation
+from parity.rollouts.retries import Retries, failures_of, is_worth_retrying, outcomes
 from parity.types import (
     NO_VERSION,
     Answer,
@@ -23,6 +22,7 @@ from parity.types import (
     Episode,
     GraderFailure,
     Group,
+    Json,
     RewardResult,
     Sampling,
     Scored,
@@ -30,17 +30,14 @@ from parity.types import (
     Task,
 )
 
-BUDGET_EPISODES = 1000  # the newest ones, over which the share of failures is taken
-LEAST_EPISODES = 100  # below it no share is judged
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0  # before what broke is graded again; doubled each time
-TIMED_OUT = "generation timed out (rollouts.episode_timeout_s)"
+NO_TOKENS = Completion((), (), (), "abort")  # of an episode whose generation failed
 
 
 class Grader(Protocol):
     """What grades answers: as many results as answers, in their order."""
 
-    async def grade(self, answers: Sequence[Answer]) -> list[RewardResult]:
-        """Judge the answers."""
+    async def grade(self, answers: Sequence[Answer], *, alone: bool = False) -> list[RewardResult]:
+        """Judge the answers; `alone`: each in a process that has graded nothing before it."""
         ...
 
 
@@ -48,13 +45,13 @@ class Record(Protocol):
     """Who is told what becomes of episodes and groups: the ledger."""
 
     def generated(
-        self, group: int, sibling: int, episode: Episode, *, sampling_attempt: int = 0
+        self, group: int, episodes: Sequence[Episode], *, sampling_attempts: Sequence[int] = ()
     ) -> None:
-        """An episode has all its tokens."""
+        """All siblings have all their tokens; no attempts: 0 for all."""
         ...
 
-    def scored(self, group: int, sibling: int, reward: RewardResult) -> None:
-        """An episode has its final result."""
+    def scored(self, group: int, rewards: Sequence[RewardResult]) -> None:
+        """All siblings have their final result."""
         ...
 
     def admitted(self, group: int) -> None:
@@ -72,11 +69,11 @@ class NoRecord(Record):
     """Remembers nothing."""
 
     def generated(
-        self, group: int, sibling: int, episode: Episode, *, sampling_attempt: int = 0
+        self, group: int, episodes: Sequence[Episode], *, sampling_attempts: Sequence[int] = ()
     ) -> None:
         """Do nothing."""
 
-    def scored(self, group: int, sibling: int, reward: RewardResult) -> None:
+    def scored(self, group: int, rewards: Sequence[RewardResult]) -> None:
         """Do nothing."""
 
     def admitted(self, group: int) -> None:
@@ -86,25 +83,6 @@ class NoRecord(Record):
         self, group: int, outcome: Literal["dropped", "failed"], *, reason: str, detail: str = ""
     ) -> None:
         """Do nothing."""
-
-
-class FailureBudget:
-    """The share of episodes that may fail, among the newest ones; the run ends above it."""
-
-    def __init__(self, max_share: float) -> None:
-        self._max_share = max_share
-        self._newest: deque[bool] = deque(maxlen=BUDGET_EPISODES)  # whether each one failed
-
-    def add(self, *, failed: int, ended: int, reason: str) -> None:
-        """Some more episodes ended; raises TrainingError when the budget is spent."""
-        self._newest.extend([True] * failed + [False] * (ended - failed))
-        total, of = sum(self._newest), len(self._newest)
-        if failed and of >= LEAST_EPISODES and total > self._max_share * of:
-            raise TrainingError(
-                f"{total} of the last {of} episodes failed (last: {reason}), more than "
-                f"rollouts.max_failed_share={self._max_share} allows; mend the reward or the "
-                "engine, or raise the share."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,15 +119,27 @@ class GroupRunner:
     """Turns a task into a finished group."""
 
     def __init__(
-        self, setup: EpisodeSetup, *, rollouts: RolloutsConfig, record: Record | None = None
+        self,
+        setup: EpisodeSetup,
+        rollouts: RolloutsConfig,
+        record: Record | None = None,
+        *,
+        failures: Json = None,
     ) -> None:
-        """`record` is told what becomes of every episode and group; None: nobody is."""
+        """`failures` is the state that a checkpoint has of `budget`.
+
+        Args:
+            record: is told what becomes of every episode and group; None: nobody is.
+        """
         self._setup = setup
         self._record = record or NoRecord()
         self._rollouts = rollouts
-        self._budget = FailureBudget(rollouts.max_failed_share)
+        self._retries = Retries(rollouts.max_retries)
+        self.budget = FailureBudget(rollouts.max_failed_share, state=failures)
+        self._told: dict[str, int] = {}  # what `new_failures` said so far
         self.num_ended = 0
-        self.num_failed = 0
+        self.num_failed = 0  # engine or grader broke
+        self.num_ungenerated = 0  # of these: the engine
 
     async def run(
         self, task: Task, index: int, *, attempt: int = 0, recorded: Group | None = None
@@ -161,6 +151,7 @@ class GroupRunner:
             recorded: its episodes, where an earlier process made and recorded them.
         """
         group = recorded or await self._group(task, index, attempt)
+        self._count(group, is_new=recorded is None)
         outcome = self._judged(group)
         if isinstance(outcome, Group):
             self._record.admitted(index)
@@ -178,20 +169,18 @@ class GroupRunner:
         """Generated, graded and recorded."""
         completions = await self._completions(task, index, attempt)
         open_episodes = [
-            episode_of(task, f"{index}/{n}", completion, self._setup.decode)
-            for n, (completion, _) in enumerate(completions)
+            episode_of(task, f"{index}/{n}", result, self._setup.decode)
+            for n, (result, _) in enumerate(completions)
         ]
-        for n, (episode, (_, tried)) in enumerate(zip(open_episodes, completions, strict=True)):
-            self._record.generated(index, n, episode, sampling_attempt=tried)
+        attempts = [tried for _, tried in completions]
+        self._record.generated(index, open_episodes, sampling_attempts=attempts)
         episodes = await grade_episodes(
             open_episodes,
             self._setup.grader,
-            max_retries=self._rollouts.max_retries,
+            retries=self._retries,
             split="train",
         )
-        for n, episode in enumerate(episodes):
-            self._record.scored(index, n, episode.reward)
-        self._count(episodes)
+        self._record.scored(index, [episode.reward for episode in episodes])
         return Group(task=task, episodes=tuple(episodes), index=index)
 
     def _judged(self, group: Group) -> Group | Dropped:
@@ -204,55 +193,57 @@ class GroupRunner:
 
     async def _completions(
         self, task: Task, index: int, attempt: int
-    ) -> list[tuple[Completion, int]]:
+    ) -> list[tuple[Completion | GraderFailure, int]]:
         """One per sibling, with the attempt that its seed is of.
 
         The siblings begin together, so one time limit is that of each.
         """
-        siblings = range(self._rollouts.group_size)
+        missing = list(range(self._rollouts.group_size))
         tries = self._rollouts.max_retries + 1
-        found: dict[int, tuple[Completion, int]] = {}
-        for tried in range(attempt * tries, (attempt + 1) * tries):
-            missing = [n for n in siblings if n not in found]
-            if not missing:
-                break
+        found: dict[int, tuple[Completion | GraderFailure, int]] = {}
+        for tried in range(tries):
+            if tried:
+                failures = failures_of([found[n][0] for n in missing])
+                await self._retries.pause(tried, f"generation of group {index}", failures)
             samplings = self._setup.samplings_of(
                 index,
-                num_siblings=len(siblings),
+                num_siblings=self._rollouts.group_size,
                 temperature=self._setup.sampling.temperature,
-                attempt=tried,
+                attempt=attempt * tries + tried,
             )
-            done = await self._tried(
-                {n: self._setup.generation.generate(task.tokens, samplings[n]) for n in missing}
+            done = await outcomes(
+                {n: self._setup.generation.generate(task.tokens, samplings[n]) for n in missing},
+                timeout_s=self._rollouts.episode_timeout_s,
             )
-            found |= {n: (completion, tried) for n, completion in done.items()}
-        given_up = (Completion((), (), (), "abort"), (attempt + 1) * tries - 1)
-        return [found.get(n, given_up) for n in siblings]
+            found |= {n: (result, attempt * tries + tried) for n, result in done.items()}
+            missing = [n for n in missing if is_worth_retrying(found[n][0])]
+            if not missing:
+                break
+        return [found[n] for n in range(self._rollouts.group_size)]
 
-    async def _tried(
-        self, requests: Mapping[int, Coroutine[None, None, Completion]]
-    ) -> dict[int, Completion]:
-        """What came within the time limit; the others are ended."""
-        tries = {n: asyncio.create_task(request) for n, request in requests.items()}
-        try:
-            _, late = await asyncio.wait(
-                tries.values(),
-                timeout=self._rollouts.episode_timeout_s,
-                return_when=asyncio.FIRST_EXCEPTION,
-            )
-        finally:
-            for one in tries.values():
-                one.cancel()
-        if late:
-            await asyncio.wait(late)
-        return {n: one.result() for n, one in tries.items() if not one.cancelled()}
-
-    def _count(self, episodes: Sequence[Episode]) -> None:
-        failures = [e.reward.reason for e in episodes if isinstance(e.reward, GraderFailure)]
-        self.num_ended += len(episodes)
+    def _count(self, group: Group, *, is_new: bool) -> None:
+        """Count the episodes of a group; those of an earlier process can't end this one."""
+        failures = [e for e in group.episodes if isinstance(e.reward, GraderFailure)]
+        ended = len(group.episodes)
+        if not is_new:
+            self.budget.note(group.index, failed=len(failures), ended=ended)
+            return
+        self.num_ended += ended
         self.num_failed += len(failures)
-        reason = failures[-1] if failures else ""
-        self._budget.add(failed=len(failures), ended=len(episodes), reason=reason)
+        self.num_ungenerated += sum(e.finish_reason == "abort" for e in failures)
+        reason = why_unscored(failures) if failures else ""
+        self.budget.add(group.index, failed=len(failures), ended=ended, reason=reason)
+
+    def new_failures(self) -> dict[str, float]:
+        """What broke since the last call, in groups that were trained and in those that weren't."""
+        counts = {
+            "rollout/engine_failures": self.num_ungenerated,
+            "rollout/grader_failures": self.num_failed - self.num_ungenerated,
+            "rollout/retries": self._retries.count,
+        }
+        new = {name: float(count - self._told.get(name, 0)) for name, count in counts.items()}
+        self._told = counts
+        return new
 
 
 def why_unscored(episodes: Sequence[Episode]) -> str:
@@ -264,10 +255,11 @@ def why_unscored(episodes: Sequence[Episode]) -> str:
 def episode_of(
     task: Task,
     episode_id: str,
-    completion: Completion,
+    result: Completion | GraderFailure,
     decode: Callable[[tuple[int, ...]], str],
 ) -> Episode:
-    """The episode of one completion, not graded yet."""
+    """The episode of one completion, not graded yet; or a failed one, without an answer."""
+    completion = NO_TOKENS if isinstance(result, GraderFailure) else result
     num_prompt, num_new = len(task.tokens), len(completion.tokens)
     return Episode(
         episode_id=episode_id,
@@ -278,33 +270,41 @@ def episode_of(
         versions=(NO_VERSION,) * num_prompt + completion.versions,
         response=decode(completion.tokens),
         finish_reason=completion.finish_reason,
-        reward=GraderFailure("not graded yet"),
+        reward=replace(result, retryable=False)
+        if isinstance(result, GraderFailure)
+        else GraderFailure("not graded yet"),
     )
 
 
 async def grade_episodes(
-    episodes: Sequence[Episode], grader: Grader, *, max_retries: int, split: Split
+    episodes: Sequence[Episode], grader: Grader, *, retries: Retries, split: Split
 ) -> list[Episode]:
-    """The episodes with their rewards; what broke is tried again, the rest isn't."""
+    """The episodes with their rewards; what broke is tried again, the rest isn't.
+
+    An answer at which its process was lost is then graded apart from all others, so that it
+    fails by its own doing only.
+    """
     graded = list(episodes)
-    open_positions = [n for n, e in enumerate(graded) if e.finish_reason != "abort"]
-    for n, episode in enumerate(graded):
-        if episode.finish_reason == "abort":
-            graded[n] = replace(episode, reward=GraderFailure(TIMED_OUT, False))
-    for tried in range(max_retries + 1):
-        if not open_positions:
+    missing = [n for n, episode in enumerate(graded) if episode.finish_reason != "abort"]
+    for tried in range(retries.most + 1):
+        if not missing:
             break
         if tried:
-            await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tried - 1)))
-        results = await grader.grade([_answer(graded[n], split) for n in open_positions])
-        for n, result in zip(open_positions, results, strict=True):
-            graded[n] = replace(graded[n], reward=result)
-        open_positions = [n for n in open_positions if _is_worth_retrying(graded[n].reward)]
+            failures = failures_of([graded[n].reward for n in missing])
+            await retries.pause(tried, f"grading ({split})", failures)
+        alone = [n for n in missing if _has_lost_process(graded[n].reward)]
+        others = [n for n in missing if n not in alone]
+        for chosen, is_alone in ((others, False), (alone, True)):
+            answers = [_answer(graded[n], split) for n in chosen]
+            results = await grader.grade(answers, alone=is_alone) if answers else []
+            for n, result in zip(chosen, results, strict=True):
+                graded[n] = replace(graded[n], reward=result)
+        missing = [n for n in missing if is_worth_retrying(graded[n].reward)]
     return graded
 
 
-def _is_worth_retrying(reward: RewardResult) -> bool:
-    return isinstance(reward, GraderFailure) and reward.retryable
+def _has_lost_process(reward: RewardResult) -> bool:
+    return isinstance(reward, GraderFailure) and reward.lost_process
 
 
 def _answer(episode: Episode, split: Split) -> Answer:

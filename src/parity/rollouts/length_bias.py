@@ -110,25 +110,25 @@ class LengthBias(Record):
                     raise AssertionError(f"a group of the window of lengths is {group!r}")
 
     def generated(
-        self, group: int, sibling: int, episode: Episode, *, sampling_attempt: int = 0
+        self, group: int, episodes: Sequence[Episode], *, sampling_attempts: Sequence[int] = ()
     ) -> None:
-        """An episode has all its tokens; one that its time limit ended has no known length."""
-        self._record.generated(group, sibling, episode, sampling_attempt=sampling_attempt)
-        self._note(group, sibling, episode)
+        """Episodes have all their tokens; one that its time limit ended has no known length."""
+        self._record.generated(group, episodes, sampling_attempts=sampling_attempts)
+        self._note(group, episodes)
 
     def reused(self, group: Group) -> None:
         """A group comes with the episodes that an earlier process made and recorded."""
-        for sibling, episode in enumerate(group.episodes):
-            self._note(group.index, sibling, episode)
+        self._note(group.index, group.episodes)
 
-    def _note(self, group: int, sibling: int, episode: Episode) -> None:
-        is_cut = episode.finish_reason == "abort"
-        lengths = self._lengths.setdefault(group, {})
-        lengths[sibling] = None if is_cut else episode.num_response_tokens
+    def _note(self, group: int, episodes: Sequence[Episode]) -> None:
+        self._lengths[group] = {
+            sibling: None if episode.finish_reason == "abort" else episode.num_response_tokens
+            for sibling, episode in enumerate(episodes)
+        }
 
-    def scored(self, group: int, sibling: int, reward: RewardResult) -> None:
-        """An episode has its final result."""
-        self._record.scored(group, sibling, reward)
+    def scored(self, group: int, rewards: Sequence[RewardResult]) -> None:
+        """Episodes have their final result."""
+        self._record.scored(group, rewards)
 
     def admitted(self, group: int) -> None:
         """A group will be trained."""

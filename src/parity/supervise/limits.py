@@ -95,12 +95,18 @@ def engine_tokens(config: SuperviseConfig, engine: Engine, *, longest_silence_s:
     return Watch(
         "engine",
         "the next token of the requests that it runs",
-        is_busy=lambda: engine.stats().running + engine.stats().waiting > 0,
+        is_busy=lambda: is_at_work(engine),
         progress=lambda: tokens(engine),
         deadline_s=config.stall_s(longest_silence_s),
         limit="supervise.stall_timeout_s",
         hint=_ENGINE_HINT,
     )
+
+
+def is_at_work(engine: Engine) -> bool:
+    """Whether an engine holds requests and isn't asleep."""
+    stats = engine.stats()
+    return stats.running + stats.waiting > 0 and not stats.is_asleep
 
 
 def tokens(engine: Engine) -> tuple[int, int]:

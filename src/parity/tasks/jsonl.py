@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy
 from numpy.typing import NDArray
 
-from parity.errors import DataError
+from parity.errors import DataError, SourceError
 from parity.tasks.config import FileConfig
 from parity.tasks.records import (
     BadRecords,
@@ -57,7 +57,7 @@ class JsonlSource(TaskSource):
         """
         self._path = checked_path(config, SUFFIXES)
         self._reader = RecordReader(config, self._path)
-        bad = BadRecords(config)
+        bad = self._bad = BadRecords(config)
         self._starts, self._lines, hashes = self._index(bad)
         if config.id_column is not None:
             self._drop_repeated(hashes, bad)
@@ -73,15 +73,27 @@ class JsonlSource(TaskSource):
         if not 0 <= index < self.size:
             raise IndexError(f"{self._path} has {self.size} tasks; there is no task {index}.")
         line = int(self._lines[index])
+        start = int(self._starts[index])
         try:
             with self._path.open("rb") as file:
-                if _stamp(file) != self._stamp:
-                    raise DataError("the file was changed after it was indexed; start again")
-                start = file.seek(int(self._starts[index]))
-                record = parse_line(file.readline(MAX_LINE_BYTES + 1), start)
-            return self._reader.task(record, line)
-        except (DataError, OSError) as error:
+                is_changed = _stamp(file) != self._stamp
+                file.seek(start)
+                found = file.readline(MAX_LINE_BYTES + 1)
+        except OSError as error:
+            raise SourceError(f"{self._path}:{line}: {error}") from error
+        if is_changed:
+            raise SourceError(
+                f"{self._path}:{line}: the file was changed after it was indexed; restore it, or"
+                " start again"
+            )
+        try:
+            return self._reader.task(parse_line(found, start), line)
+        except DataError as error:
             raise DataError(f"{self._path}:{line}: {error}") from error
+
+    def pass_over(self, index: int, error: DataError) -> None:
+        """Go on without a record that can't be used, as `tasks.on_bad` says."""
+        self._bad.pass_over(index, f"{self._path}:{self._lines[index]}", error)
 
     def _index(
         self, bad: BadRecords

@@ -19,7 +19,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from parity.errors import DataError
+from parity.errors import DataError, SourceError
 from parity.tasks.config import FileConfig
 from parity.tasks.records import (
     BadRecords,
@@ -65,7 +65,7 @@ class ParquetSource(TaskSource):
         ]
         self._group_starts = numpy.cumsum([0, *counts], dtype=numpy.int64)
         self._groups: OrderedDict[int, pyarrow.Table] = OrderedDict()
-        bad = BadRecords(config)
+        bad = self._bad = BadRecords(config)
         self._rows, hashes = self._index(bad)
         if config.id_column is not None:
             self._drop_repeated(hashes, bad)
@@ -89,6 +89,10 @@ class ParquetSource(TaskSource):
         except DataError as error:
             raise DataError(f"{self._path}:row {row + 1}: {error}") from error
 
+    def pass_over(self, index: int, error: DataError) -> None:
+        """Go on without a row that can't be used, as `tasks.on_bad` says."""
+        self._bad.pass_over(index, f"{self._path}:row {self._rows[index] + 1}", error)
+
     def _group(self, number: int) -> pyarrow.Table:
         """A row group, decoded; those used last stay."""
         if number in self._groups:
@@ -97,7 +101,7 @@ class ParquetSource(TaskSource):
         try:
             table = self._file.read_row_group(number)
         except UNREADABLE as error:
-            raise DataError(
+            raise SourceError(
                 f"{self._path}: row group {number} can't be read: {_first_line(error)}"
             ) from error
         self._groups[number] = table

@@ -41,6 +41,7 @@ class BadRecords:
 
     def __init__(self, config: FileConfig) -> None:
         self._config = config
+        self._drawn: set[int] = set()
         self.count = 0
         self.reasons: list[str] = []
 
@@ -57,6 +58,15 @@ class BadRecords:
                 f"more than tasks.max_bad={self._config.max_bad} records can't be used; the first"
                 f" of them: {'; '.join(self.reasons)}."
             )
+
+    def pass_over(self, index: int, place: str, error: DataError) -> None:
+        """Count a record that turns out to be unusable when it is drawn, as `add` does; once."""
+        if index in self._drawn:
+            return
+        reason = str(error).removeprefix(f"{place}: ")
+        self.add(place, reason)
+        self._drawn.add(index)
+        logger.warning("tasks_skipped place=%s reason=%s", place, reason)
 
     def report(self, path: Path, num_tasks: int) -> FileReport:
         """Say what was found; raises DataError where no task is left."""

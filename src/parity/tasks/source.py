@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 
 import numpy
 
+from parity.errors import DataError
 from parity.types import Task
 
 
@@ -32,8 +33,17 @@ class TaskSource(ABC):
     def task(self, index: int) -> Task:
         """The task at `index` in [0, size), not rendered yet (`tokens` empty).
 
-        Raises DataError with `place: reason` where the record can't be used.
+        Raises DataError with `place: reason` where the record can't be used, SourceError where
+        none can any more.
         """
+
+    def pass_over(self, index: int, error: DataError) -> None:
+        """Say what becomes of a run that drew the task at `index`, which can't be used.
+
+        Raises DataError with `place: reason` where that ends the run; returns where the run goes
+        on without the task. A source without a policy of its own ends it.
+        """
+        raise error
 
     def order(self, indices: range, seed: int, epoch: int) -> list[int]:
         """The order in which an epoch visits `indices`: a seeded permutation."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from parity.errors import ConfigError, DataError
+from parity.errors import ConfigError, DataError, SourceError
 from parity.models.rendering import Renderer
 from parity.tasks.config import PromptsConfig
 from parity.tasks.source import TaskSource
@@ -53,6 +53,7 @@ class TaskStream:
         self._position = position
         self._epoch, self._order = -1, list[int]()
         self._long: set[int] = set()  # indices passed over since this stream was built
+        self._bad: set[int] = set()  # the same, of tasks that can't be used
 
     @property
     def position(self) -> int:
@@ -70,8 +71,8 @@ class TaskStream:
 
     @property
     def num_skipped(self) -> int:
-        """Distinct tasks passed over as too long since this stream was built."""
-        return len(self._long)
+        """Distinct tasks passed over since this stream was built."""
+        return len(self._long | self._bad)
 
     def __iter__(self) -> Iterator[Task]:
         return self
@@ -79,20 +80,39 @@ class TaskStream:
     def __next__(self) -> Task:
         """The next task that fits, with its `tokens`.
 
-        Raises DataError for a record that can't be used, for a prompt that is too long under
-        the policy `stop` or beyond `max_long`, and where every task is too long.
+        A task that can't be used is passed over where the source's policy says so, one that is
+        too long where `prompts.on_long` does. Raises DataError where they don't, where they have
+        come to their caps, and where no task is left. The stream stays where it is then, so a
+        resumed run draws the same task again.
         """
         while True:
             index = self._index_at(self._position)
-            task = self._render(index)
+            task = _usable(self._source, index, self._renderer)
+            if task is None:
+                self._add_bad(index)
+            elif len(task.tokens) > self._prompts.max_prompt_tokens:
+                self._pass_over(index, task)
             self._position += 1
-            if len(task.tokens) <= self._prompts.max_prompt_tokens:
+            if task is not None and index not in self._long:
                 return task
-            self._pass_over(index, task)
 
     def at(self, position: int) -> Task:
         """The rendered task that is, or was, drawn at a position; the stream stays where it is."""
         return self._render(self._index_at(position))
+
+    def refuse(self, error: DataError) -> None:
+        """The task that came last can't be used after all; raises where the policy is to stop."""
+        index = self._index_at(self._position - 1)
+        self._source.pass_over(index, error)
+        self._add_bad(index)
+
+    def _add_bad(self, index: int) -> None:
+        self._bad.add(index)
+        self._check_left("too long or can't be used")
+
+    def _check_left(self, why: str) -> None:
+        if len(self._bad | self._long) == len(self._indices):
+            raise DataError(f"no task is left: every one is {why}")
 
     def _render(self, index: int) -> Task:
         return _rendered(self._source, index, self._renderer)
@@ -116,6 +136,7 @@ class TaskStream:
         self._long.add(index)
         if len(self._long) == len(self._indices):
             raise DataError(f"every task is too long, for example {said}")
+        self._check_left(f"too long or can't be used, for example {said}")
         if len(self._long) > self._prompts.max_long:
             raise DataError(
                 f"more than prompts.max_long={self._prompts.max_long} tasks are too long, for"
@@ -169,16 +190,19 @@ def held_out(
 ) -> tuple[Task, ...]:
     """The rendered tasks of an evaluation, in the order of `indices`; the same at every call.
 
-    Tasks that are too long are passed over and logged under the policy `skip`; raises
-    DataError under `stop`, and where none is left.
+    Tasks that are too long or can't be used are passed over and logged under the policy `skip`;
+    raises DataError under `stop`, and where none is left.
     """
-    tasks = [_rendered(source, index, renderer) for index in indices]
+    found = [_usable(source, index, renderer) for index in indices]
+    tasks = [task for task in found if task is not None]
     long = [task for task in tasks if len(task.tokens) > prompts.max_prompt_tokens]
     if long and prompts.on_long == "stop":
         raise DataError(_too_long(long[0], prompts))
     if len(long) == len(tasks):
         said = f", for example {_too_long(long[0], prompts)}" if long else ""
         raise DataError(f"no task is left to evaluate on{said}.")
+    if len(tasks) < len(found):
+        logger.warning("%d of %d held-out tasks can't be used", len(found) - len(tasks), len(found))
     if long:
         said = _too_long(long[0], prompts)
         logger.warning("%d of %d held-out tasks are passed over: %s", len(long), len(tasks), said)
@@ -198,13 +222,14 @@ def survey(
     Args:
         most: how many tasks to measure, evenly spread over `indices`; None: all.
 
-    Raises DataError for a task that can't be used, and under the policy `stop` for the first
-    that is too long.
+    Raises DataError under the policy `stop` for the first that can't be used or is too long.
     """
     num = len(indices) if most is None else min(most, len(indices))
     longest, longest_id, num_long = 0, "", 0
     for number in range(num):
-        task = _rendered(source, indices[number * len(indices) // num], renderer)
+        task = _usable(source, indices[number * len(indices) // num], renderer)
+        if task is None:
+            continue
         if len(task.tokens) > longest:
             longest, longest_id = len(task.tokens), task.task_id
         if len(task.tokens) > prompts.max_prompt_tokens:
@@ -217,6 +242,17 @@ def survey(
 def _rendered(source: TaskSource, index: int, renderer: Renderer) -> Task:
     task = source.task(index)
     return replace(task, tokens=renderer.render(task))
+
+
+def _usable(source: TaskSource, index: int, renderer: Renderer) -> Task | None:
+    """The rendered task; None where it can't be used and the source's policy is to go on."""
+    try:
+        return _rendered(source, index, renderer)
+    except SourceError:
+        raise
+    except DataError as error:
+        source.pass_over(index, error)
+        return None
 
 
 def _too_long(task: Task, prompts: PromptsConfig) -> str:

@@ -1,6 +1,6 @@
 """What a run file may say about the trainer, its optimizer and its checkpoints (no torch here)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from parity import checks
@@ -67,6 +67,7 @@ class TrainerConfig:
     prefix_sharing: PrefixSharing = "auto"  # compute the prompt of a group once where it saves time
     gradient_checkpointing: bool = False
     dtype: Dtype = "float32"
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
         checks.at_least("max_tokens_per_micro_batch", self.max_tokens_per_micro_batch, 1)

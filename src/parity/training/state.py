@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.optim import AdamW
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from parity.errors import CheckpointError
@@ -111,6 +111,26 @@ def save_model(path: Path, model: PreTrainedModel) -> None:
     path.mkdir(parents=True, exist_ok=True)
     with _quiet():
         model.save_pretrained(path)
+
+
+def export(
+    path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, ranks: Ranks
+) -> None:
+    """Write a Hugging Face folder from however many ranks; rank 0 writes and holds the whole."""
+    if ranks.size == 1:
+        save_model(path, model)
+        tokenizer.save_pretrained(str(path))
+        return
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in named_weights(model):
+        whole = ranks.whole(tensor.detach())
+        if ranks.rank == 0:
+            tensors[name] = whole.cpu()
+    if ranks.rank == 0:
+        path.mkdir(parents=True, exist_ok=True)
+        with _quiet():
+            model.save_pretrained(path, state_dict=tensors)
+        tokenizer.save_pretrained(str(path))
 
 
 def optimizer_tensors(model: PreTrainedModel, optimizer: AdamW) -> dict[str, Tensor]:

@@ -45,9 +45,11 @@ from parity.training.micro_batch import Batch, MicroBatch
 from parity.training.optimizers import build_adamw, set_learning_rate
 from parity.training.packing import Share, pack
 from parity.training.parallel.ranks import Alone, Ranks
+from parity.training.resting import Resting
 from parity.training.schedules import learning_rate_share
 from parity.training.sharing import sharing_fault
 from parity.types import Sample, StepReport
+from parity.weights.transfer import Weights
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class Trainer:
         temperature: float,
         device: torch.device,
         ranks: Ranks | None = None,
+        rest_dir: Path | None = None,
     ) -> None:
         """Take over `model`: it is moved to `device` in float32 and trained in place.
 
@@ -83,6 +86,7 @@ class Trainer:
             temperature: the sampling temperature, > 0.
             device: where everything is computed.
             ranks: the ranks that train together, each with the same model; None: this one alone.
+            rest_dir: where the state of a CPU rests (`offload`); None: the system's folder for it.
         """
         if not (math.isfinite(temperature) and temperature > 0.0):
             raise ConfigError(
@@ -93,10 +97,8 @@ class Trainer:
         self.model = model
         self.step_index = 0
         self._has_told_skipped = False
-        self._objective = objective
-        self._optimizer_config = optimizer
-        self._schedule = schedule
-        self._config = config
+        self._objective, self._config = objective, config
+        self._optimizer_config, self._schedule = optimizer, schedule
         self._total_steps = total_steps
         self._device = device
         self._ranks = ranks or Alone()
@@ -109,6 +111,7 @@ class Trainer:
             self._ranks.shard(self._reference, model=frozen)
         self._ranks.shard(self._scorer, model=model)
         self._optimizer = build_adamw(model.named_parameters(), optimizer)
+        self._resting = Resting(device, folder=rest_dir)
         self._shares_prefixes = None if config.prefix_sharing == "auto" else False
         # The contract of a policy loss: 0 where the advantage is 0, in value and gradient.
         self._skips_zero_advantage = isinstance(objective, PolicyObjective) and not (
@@ -125,6 +128,7 @@ class Trainer:
         Raises TrainingError where loss or gradient aren't finite; nothing has changed then.
         """
         begin_s = time.perf_counter()
+        self._resting.check("a step")
         batch = self._pack(samples)
         rate = self._optimizer_config.lr * learning_rate_share(
             self.step_index, self._schedule, self._total_steps
@@ -166,6 +170,7 @@ class Trainer:
         """
         if not samples:
             return []
+        self._resting.check("a score")
         batch = self._pack(samples)
         result = [torch.zeros(len(sample.tokens)) for sample in samples]
         for part in batch.micro_batches:
@@ -181,14 +186,20 @@ class Trainer:
 
         They change with the next step: copy before then.
         """
+        self._resting.check("the weights", needs_state=False)
         return [(name, self._ranks.whole(tensor)) for name, tensor in named_weights(self.model)]
 
     def aliases(self) -> tuple[tuple[str, str], ...]:
         """Tied weights: (name that is left out, name that is given)."""
         return aliases_of(self.model)
 
+    def weights(self) -> Weights:
+        """What a publication sends; it changes with the next step."""
+        return Weights(self.named_weights(), self.aliases())
+
     def save(self, path: Path) -> None:
         """Write everything that `load` needs into the folder `path`."""
+        self._resting.check("a checkpoint")
         state.save(path, model=self.model, tensors=self._tensors(), ranks=self._ranks)
 
     def load(self, path: Path) -> None:
@@ -196,15 +207,34 @@ class Trainer:
 
         Raises CheckpointError where the folder is of another model or optimizer.
         """
+        self._resting.check("a checkpoint")
         tensors = self._tensors()
         state.load(path, model=self.model, tensors=tensors, ranks=self._ranks)
         self.step_index = int(tensors["step_index"])
         state.set_random_state(tensors, self._device)
 
     def export(self, path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write a plain Hugging Face folder: weights, config and tokenizer."""
-        state.save_model(path, self.model)
-        tokenizer.save_pretrained(str(path))
+        """Write a plain Hugging Face folder: weights, config and tokenizer; all ranks together."""
+        self._resting.check("an export", needs_state=False)
+        state.export(path, self.model, tokenizer, ranks=self._ranks)
+
+    def offload(self, *, keeps_weights: bool = False) -> None:
+        """Give the device's memory up until `reload`; the weights may stay, for a publication.
+
+        Raises TrainingError, with everything in place, where it can't be put aside.
+        """
+        moments = (each for kept in self._optimizer.state.values() for each in kept.values())
+        gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
+        gone = () if keeps_weights else (self._scorer, self._reference)
+        weights = (t for m in gone if m is not None for t in (*m.parameters(), *m.buffers()))
+        self._resting.offload(weights=weights, state=(*moments, *gradients))
+
+    def reload(self) -> None:
+        """Be as before `offload`, bit for bit.
+
+        Raises TrainingError where memory is short; all of it rests on and can be reloaded later.
+        """
+        self._resting.reload()
 
     def _pack(self, samples: Sequence[Sample]) -> Batch:
         if self._shares_prefixes is None:

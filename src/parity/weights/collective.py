@@ -11,10 +11,11 @@ the group stays usable. A broadcast that fails or passes its deadline leaves the
 unknown state; then every later publication is refused until a new group is made.
 """
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import timedelta
 
 import torch
@@ -69,15 +70,18 @@ class Group:
 
     def put(self, key: str, message: Mapping[str, object]) -> None:
         """Leave a message."""
-        self._store.set(key, wire.encode(message))  # pyright: ignore[reportArgumentType]
+        with _reaching():
+            self._store.set(key, wire.encode(message))  # pyright: ignore[reportArgumentType]
 
     def look(self, key: str) -> wire.Message | None:
         """A message, if it is there."""
-        return wire.decode(self._store.get(key)) if self._store.check([key]) else None
+        with _reaching():
+            return wire.decode(self._store.get(key)) if self._store.check([key]) else None
 
     def forget(self, key: str) -> None:
         """Remove a message that everyone has read."""
-        self._store.delete_key(key)
+        with _reaching():
+            self._store.delete_key(key)
 
     def broadcast(self, tensor: torch.Tensor) -> "distributed.Work":
         """Begin to send (rank 0) or receive a tensor."""
@@ -99,6 +103,18 @@ class Group:
                 f"a broadcast failed or passed its deadline in phase buckets ({self.broken}); "
                 "another rank died or hangs. Make a new process group."
             ) from error
+
+
+@contextlib.contextmanager
+def _reaching() -> Generator[None]:
+    """A store whose process is gone is an error of the transfer."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise TransferError(
+            f"the group's store can't be reached ({' '.join(str(error).split())[:200]}); the "
+            "process that holds it ended. Make a new process group."
+        ) from error
 
 
 class CollectiveTransfer(LinkTransfer):

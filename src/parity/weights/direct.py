@@ -4,9 +4,9 @@ Both ends are here: `DirectTransfer` drives an engine through its contract (`beg
 `commit_load`), or a `Store` through the same `Reception` as every other transport.
 """
 
-import asyncio
 import contextlib
 import logging
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ from parity.weights.content.outgoing import DtypePolicy, Outgoing
 from parity.weights.content.ranges import dtype_named
 from parity.weights.manifest import Manifest
 from parity.weights.session.canary import Canary
+from parity.weights.session.deadline import in_thread
 from parity.weights.session.reception import Reception
 from parity.weights.session.staged import StagedWeights
 from parity.weights.session.store import Store
@@ -74,9 +75,10 @@ class DirectTransfer(Transfer):
             with _timed(seconds, "commit"):
                 await switch(lambda: self._commit(version))
         except BaseException as error:
-            for target in begun:
-                await target.abort(f"version {version}: {error}")
-            outgoing.drain()
+            try:
+                await _abort(begun, f"version {version}: {error}")
+            finally:
+                outgoing.drain()
             raise
         log.debug("event=published version=%s seconds=%s", version, seconds)
         size = size_bytes(outgoing.manifest.entries)
@@ -93,8 +95,16 @@ class DirectTransfer(Transfer):
                 await target.load(iter([item]))
 
     async def _commit(self, version: int) -> None:
-        for target in self._targets:
-            await target.commit(version)
+        for number, target in enumerate(self._targets):
+            try:
+                await target.commit(version)
+            except Exception as error:
+                if number == 0:
+                    raise
+                raise TransferError(
+                    f"version {version} isn't live everywhere (engine {number}: {error}). Engines "
+                    f"{list(range(number))} serve it already."
+                ) from error
 
 
 class _Target(ABC):
@@ -129,17 +139,20 @@ class _StoreTarget(_Target):
         self._reception = Reception(self._store, manifest, has_digests=self._has_digests)
 
     async def load(self, items: Iterator[_Item]) -> None:
-        await asyncio.to_thread(self._take, items)
+        cancelled = threading.Event()
+        await in_thread(lambda: self._take(items, cancelled), cancelled)
 
-    def _take(self, items: Iterator[_Item]) -> None:
+    def _take(self, items: Iterator[_Item], cancelled: threading.Event) -> None:
         for index, name, tensor in items:
+            if cancelled.is_set():
+                return
             self._reception.take(index, tensor)
             if self._has_digests:
                 self._digests[name] = digest_of(tensor)
 
     async def verify(self, canary: Canary | None) -> None:
         digests = self._digests if self._has_digests else None
-        await asyncio.to_thread(self._reception.verify, digests, canary)
+        await in_thread(lambda: self._reception.verify(digests, canary), threading.Event())
 
     async def commit(self, version: int) -> None:
         self._reception.commit(version)
@@ -185,7 +198,8 @@ class _EngineTarget(_Target):
 
     async def verify(self, canary: Canary | None) -> None:
         if self._staged is not None:
-            await asyncio.to_thread(self._compare, self._staged.staged_weights())
+            stored = self._staged.staged_weights()
+            await in_thread(lambda: self._compare(stored), threading.Event())
 
     def _compare(self, stored: Mapping[str, torch.Tensor]) -> None:
         expected = dict(self._digests)
@@ -209,6 +223,15 @@ class _EngineTarget(_Target):
 
     async def abort(self, reason: str) -> None:
         await self._engine.abort_load(reason)
+
+
+async def _abort(targets: Sequence[_Target], reason: str) -> None:
+    """Abort all; one that can't doesn't keep the others, and the first error stays the one."""
+    for target in targets:
+        try:
+            await target.abort(reason)
+        except Exception:
+            log.exception("event=abort_failed reason=%r", reason)
 
 
 def _walk(outgoing: Outgoing) -> Iterator[_Item]:

@@ -11,7 +11,6 @@ the last full one and the deltas after it, tensor by tensor. An engine fetches w
 generating; only the exchange of the two sets of weights needs its attention.
 """
 
-import asyncio
 import contextlib
 import logging
 import secrets
@@ -21,8 +20,6 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from parity.errors import ParityError, TransferError
 from parity.weights.config import WeightsConfig
@@ -33,12 +30,12 @@ from parity.weights.content.outgoing import DtypePolicy, Outgoing
 from parity.weights.content.ranges import dtype_named
 from parity.weights.host.endpoints import Lock
 from parity.weights.host.library import Library, VersionFile
-from parity.weights.session.deadline import Deadline
+from parity.weights.host.objects import ObjectReader, ObjectWriter
+from parity.weights.session.deadline import Deadline, in_thread
 from parity.weights.session.reception import Reception
 from parity.weights.session.store import Store
 from parity.weights.transfer import PublishReport, Switch, Transfer, Weights
 
-_OBJECT_BYTES = 256 * 2**20  # tensors are gathered into files of about this size
 _LOOK_S = 0.02
 _CLOSE_TIMEOUT_S = 10.0
 log = logging.getLogger(__name__)
@@ -59,6 +56,7 @@ class DiskTransfer(Transfer):
         self._library = Library(path)
         self._library.make()
         self._lock = Lock(path / ".writer")
+        self._library.recover()
         self._receivers = tuple(receivers)
         self._config = config
         self._policy = DtypePolicy(config.dtype, config.dtype_rules)
@@ -72,19 +70,11 @@ class DiskTransfer(Transfer):
         seconds: dict[str, float] = {}
         skip = self._config.skip
         outgoing = Outgoing(weights, version=version, skip=skip, policy=self._policy)
-        staging = asyncio.create_task(asyncio.to_thread(self._stage, outgoing, seconds))
-        try:
-            made, wire_bytes = await asyncio.shield(staging)
-        except asyncio.CancelledError:
-            self._cancelled.set()
-            with contextlib.suppress(Exception):  # the cancelling is what is reported
-                await staging
-            raise
-        finally:
-            self._cancelled.clear()
+        self._cancelled.clear()
+        made, wire_bytes = await in_thread(lambda: self._stage(outgoing, seconds), self._cancelled)
         try:
             with _timed(seconds, "commit"):
-                await switch(lambda: asyncio.to_thread(self._commit, made))
+                await switch(lambda: in_thread(lambda: self._commit(made), self._cancelled))
         except BaseException:
             if self._library.live() != version:
                 self._take_back(version)
@@ -137,7 +127,7 @@ class DiskTransfer(Transfer):
             base, self._base = None, {}
         assert self._base is not None
         keeps_base = self._config.delta != "off"
-        writer = _ObjectWriter(self._library)
+        writer = ObjectWriter(self._library)
         digests: dict[str, str] = {}
         for index, entry in enumerate(entries):
             tensor = outgoing.tensor(index).to("cpu", dtype_named(entry.dtype)).contiguous()
@@ -191,43 +181,6 @@ class DiskTransfer(Transfer):
                 time.sleep(min(_LOOK_S, deadline.slice_s))
 
 
-class _ObjectWriter:
-    """Gathers tensors into objects of bounded size."""
-
-    def __init__(self, library: Library) -> None:
-        self.where: dict[str, int] = {}
-        self.size_bytes = 0
-        self._library = library
-        self._pending: dict[str, torch.Tensor] = {}
-        self._pending_bytes = 0
-        self._objects: list[str] = []
-
-    def add(self, name: str, tensor: torch.Tensor) -> None:
-        size = tensor.numel() * tensor.element_size()
-        if self._pending and self._pending_bytes + size > _OBJECT_BYTES:
-            self._flush()
-        self.where[name] = len(self._objects)
-        storage = tensor.untyped_storage()
-        if storage.nbytes() != size or any(
-            storage.data_ptr() == other.untyped_storage().data_ptr()
-            for other in self._pending.values()
-        ):
-            tensor = tensor.clone()  # safetensors refuses views that share memory
-        self._pending[name] = tensor
-        self._pending_bytes += size
-
-    def finish(self) -> list[str]:
-        if self._pending:
-            self._flush()
-        return self._objects
-
-    def _flush(self) -> None:
-        data = save(self._pending)
-        self._objects.append(self._library.add_object(data))
-        self.size_bytes += len(data)
-        self._pending, self._pending_bytes = {}, 0
-
-
 class DiskReceiver:
     """Follows a folder in an engine's process: a thread that serves one store until `close`."""
 
@@ -240,6 +193,7 @@ class DiskReceiver:
         self._staged_at = 0.0
         self._refused: set[str] = set()  # publications
         self._failures: list[str] = []
+        self._unsigned: tuple[VersionFile, str, str] | None = None  # a receipt to be written
         self._is_closing = threading.Event()
         self._thread = threading.Thread(
             target=self._serve, name=f"parity-weights-{name}", daemon=True
@@ -266,8 +220,9 @@ class DiskReceiver:
 
     def _look(self) -> None:
         """Do what the folder asks for now."""
+        self._sign_again()
         live = self._library.live()
-        newer = [v for v in self._library.versions() if v > self._store.version]
+        newer = [v for v in self._library.versions() if live is None or v > live]
         if live is not None and live > self._store.version:
             self._stage(live)
             self._commit(live)
@@ -294,7 +249,7 @@ class DiskReceiver:
             self._refuse(found, str(error) if isinstance(error, ParityError) else repr(error))
             return
         self._staged, self._staged_at = (found, reception), time.monotonic()
-        self._library.sign(found, self._name, "verified")
+        self._sign(found, "verified")
 
     def _load(self, found: VersionFile) -> Reception:
         """Store a version aside and verify it."""
@@ -320,12 +275,12 @@ class DiskReceiver:
             raise
         return reception
 
-    def _readers(self, found: VersionFile) -> "list[_Reader]":
+    def _readers(self, found: VersionFile) -> "list[ObjectReader]":
         """What to apply in order: from the served weights on where they are the base."""
         chain = self._library.chain(found.version)
         if self._store.reads_back and self._store.version in chain[:-1]:
             chain = chain[chain.index(self._store.version) + 1 :]
-        return [_Reader(self._library, self._library.read(version)) for version in chain]
+        return [ObjectReader(self._library, self._library.read(version)) for version in chain]
 
     def _commit(self, version: int) -> None:
         if self._staged is None or self._staged[0].version != version:
@@ -338,13 +293,26 @@ class DiskReceiver:
             reception.abort(str(error))
             self._refuse(found, str(error) if isinstance(error, ParityError) else repr(error))
             return
-        self._library.sign(found, self._name, "committed")
+        self._sign(found, "committed")
 
     def _refuse(self, found: VersionFile, reason: str) -> None:
         self._refused.add(found.publication)
         self._drop(reason)
         self._fail(reason)
-        self._library.sign(found, self._name, "refused", reason)
+        self._sign(found, "refused", reason)
+
+    def _sign(self, found: VersionFile, state: str, reason: str = "") -> None:
+        """Leave a receipt; one that can't be written (a full disk) is tried at every look."""
+        self._unsigned = (found, state, reason)
+        try:
+            self._library.sign(found, self._name, state, reason)
+            self._unsigned = None
+        except TransferError as error:
+            self._fail(str(error))
+
+    def _sign_again(self) -> None:
+        if self._unsigned is not None:
+            self._sign(*self._unsigned)
 
     def _drop(self, reason: str) -> None:
         if self._staged is not None:
@@ -357,38 +325,6 @@ class DiskReceiver:
             log.warning("event=publication_aborted receiver=%s reason=%r", self._name, reason)
             self._failures.append(reason)
             del self._failures[:-16]
-
-
-class _Reader:
-    """Applies one version to tensors."""
-
-    def __init__(self, library: Library, version: VersionFile) -> None:
-        self.base = version.base
-        self._version = version
-        self._files = [library.object_path(digest) for digest in version.objects]
-
-    def apply(self, name: str, tensor: torch.Tensor | None) -> torch.Tensor:
-        """The tensor [n] of this version, from that of its base."""
-        encoding, number = self._version.encoding, self._version.where.get(name)
-        if number is None:
-            if tensor is None:
-                raise TransferError(f"version {self._version.version} has no tensor {name}.")
-            return tensor
-        try:
-            with safe_open(self._files[number], framework="pt") as file:
-                found = file.get_tensor(name)
-        except (OSError, SafetensorError, IndexError) as error:
-            raise TransferError(
-                f"{name} of version {self._version.version} can't be read ({error})."
-            ) from error
-        if encoding == "full":
-            return found.view(-1)
-        if encoding not in ("xor", "overwrite") or tensor is None:
-            raise TransferError(
-                f"version {self._version.version} has the encoding {encoding!r} and needs version "
-                f"{self._version.base}; known are full, xor and overwrite."
-            )
-        return delta.decode(found.numpy().tobytes(), tensor, encoding)
 
 
 @contextlib.contextmanager

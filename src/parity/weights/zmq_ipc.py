@@ -15,8 +15,10 @@ the other one looks at while it waits: a death is noticed at once, not at the de
 
 import contextlib
 import logging
+import re
 import secrets
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -43,6 +45,7 @@ from parity.weights.session.store import Store
 
 _CLOSE_TIMEOUT_S = 10.0
 _FAREWELL_TIMEOUT_S = 2.0
+_SENDER = re.compile(r"sender-[0-9a-f]{8}")
 log = logging.getLogger(__name__)
 
 
@@ -177,12 +180,16 @@ class ZmqLink(Link):
         for name, socket in self._sockets.items():
             if socket not in ready:
                 continue
-            answer = wire.decode(socket.recv(zmq.NOBLOCK))
+            answer = wire.decode(b"".join(socket.recv_multipart(zmq.NOBLOCK)))
             if answer.get("session") != self._session:
                 continue  # to a sender before this one
             found = wire.integer(answer, "number")
             if found < self._first:
                 continue  # left in a queue for a receiver that died
+            if found > self._number:
+                raise TransferError(
+                    f"receiver {name} answers message {found}; only {self._number} were sent."
+                )
             self._answered[name] = max(self._answered[name], found)
             if answer.get("ok") is not True:
                 # Whichever message it answers: later ones can't fare better.
@@ -237,12 +244,9 @@ class ZmqReceiver:
         self._device = device
         self._endpoint = directory.claim(replica, local_rank)
         self._context = zmq.Context(io_threads=1)
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 500)
         try:
-            self._socket.bind(self._endpoint.address)
+            self._socket = self._listen()
         except zmq.ZMQError as error:
-            self._socket.close()
             self._context.term()
             self._endpoint.release()
             raise TransferError(f"{self._endpoint.path} can't be bound ({error}).") from error
@@ -255,6 +259,17 @@ class ZmqReceiver:
         name = f"parity-weights-{self._endpoint.name}"
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
+
+    def _listen(self) -> "zmq.Socket[bytes]":
+        socket = self._context.socket(zmq.ROUTER)
+        try:
+            socket.setsockopt(zmq.LINGER, 500)
+            socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_BYTES)
+            socket.bind(self._endpoint.address)
+        except zmq.ZMQError:
+            socket.close()
+            raise
+        return socket
 
     @property
     def failures(self) -> Sequence[str]:
@@ -269,12 +284,16 @@ class ZmqReceiver:
 
     def _serve(self) -> None:
         try:
+            looked = time.monotonic()
             while not self._is_closing.is_set():
                 if self._socket.poll(int(SLICE_S * 1000)):
-                    identity, data = self._socket.recv_multipart()
-                    self._socket.send_multipart([identity, wire.encode(self._answer(data))])
-                else:
-                    self._look_for_the_sender()
+                    identity, *parts = self._socket.recv_multipart()
+                    answer = wire.encode(self._answer(b"".join(parts)))
+                    self._socket.send_multipart([identity, answer])
+                    if time.monotonic() - looked < SLICE_S:
+                        continue  # a flood of messages doesn't keep us from looking
+                looked = time.monotonic()
+                self._look_for_the_sender()
             if self._responder.is_open:
                 self._responder.lost("the engine was closed.")
         except Exception:
@@ -296,13 +315,17 @@ class ZmqReceiver:
             self._responder.lost(reason)
 
     def _answer(self, data: bytes) -> wire.Message:
+        frame: wire.Message = {"session": "", "number": 0}
         try:
             message = wire.decode(data)
-            frame = {key: message.get(key) for key in ("session", "number")}
+            frame = {
+                "session": wire.text(message, "session"),
+                "number": wire.integer(message, "number"),
+            }
             more = self._admit(message) or self._answer_for_engine(message)
-        except ParityError as error:
-            frame = {"session": "", "number": 0}
-            more: wire.Message = {"ok": False, "reason": str(error)}
+        except Exception as error:  # noqa: BLE001 - whatever a message brings, the engine goes on
+            reason = str(error) if isinstance(error, ParityError) else repr(error)
+            more = {"ok": False, "reason": reason}
         return {**frame, **more}
 
     def _answer_for_engine(self, message: wire.Message) -> wire.Message:
@@ -320,10 +343,19 @@ class ZmqReceiver:
                     reason = "another sender is publishing to this engine."
                     return {"ok": False, "reason": reason}
                 self._responder.lost("the sender's process died.")
-            self._session, self._sender = session, wire.text(message, "sender")
+            sender = wire.text(message, "sender")
+            if _SENDER.fullmatch(sender) is None:
+                raise TransferError(f"{sender!r} isn't the name of a sender.")
+            if session != self._session:
+                # Another sender's buckets: that one has to map anew when it comes back.
+                self._unmap()
+                self._incarnation = secrets.token_hex(8)
+            self._session, self._sender = session, sender
             return {"ok": True, "incarnation": self._incarnation}
         if session != self._session:
-            return {"ok": False, "reason": "another sender has taken over this engine."}
+            who = "another sender has taken over this engine."
+            new = "this engine began in the middle of the publication; the one before it is dead."
+            return {"ok": False, "reason": who if self._session else new}
         if kind == "map":
             return self._map(message)
         if kind == "unmap":

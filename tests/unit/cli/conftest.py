@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+MODULES = (("launch", ("train", "resume")), ("sft.command", ("sft",)), ("measure", ("evaluate",)))
+
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -17,12 +19,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Recorder:
-    """Stands in for `parity.launch` and `parity.measure`: keeps the call, ends as told."""
+    """Stands in for the modules of commands: keeps the call, ends as told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[str, tuple, dict]] = []
         self.ending: int | BaseException = 0
-        for module, names in (("launch", ("train", "sft", "resume")), ("measure", ("evaluate",))):
+        for module, names in MODULES:
             stand_in = ModuleType(f"parity.{module}")
             for name in names:
                 setattr(stand_in, name, self.function(name))

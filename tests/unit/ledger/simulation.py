@@ -163,15 +163,12 @@ class Simulation:
         seeds = sibling_seeds(
             self.setup.seed, task=index, num_siblings=self.setup.size, attempt=attempt
         )
-        episodes = []
-        for sibling, seed in enumerate(seeds):
-            episode = episode_of(
-                task, index, sibling, seed=seed, weights=tuple(self.weights), version=version
-            )
-            self.ledger.generated(index, sibling, episode, sampling_attempt=attempt)
-            episodes.append(episode)
-        for sibling, episode in enumerate(episodes):
-            self.ledger.scored(index, sibling, episode.reward)
+        episodes = [
+            episode_of(task, index, n, seed=seed, weights=tuple(self.weights), version=version)
+            for n, seed in enumerate(seeds)
+        ]
+        self.ledger.generated(index, episodes, sampling_attempts=[attempt] * len(episodes))
+        self.ledger.scored(index, [episode.reward for episode in episodes])
         self.admit(Group(task=task, episodes=tuple(episodes), index=index))
 
     def admit(self, group: Group) -> None:

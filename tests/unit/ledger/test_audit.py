@@ -115,14 +115,16 @@ COUNT_IT = "UPDATE written SET last_seq = last_seq + 1"
         ),
         (
             [
-                "UPDATE generated SET min_version = min_version - 3 WHERE group_index ="
+                "UPDATE generated SET episodes = (SELECT json_group_array(json_replace(value, "
+                "'$[2]', value ->> 2 - 3)) FROM json_each(episodes)) WHERE group_index ="
                 f" (SELECT group_index FROM trained WHERE seq = {LAST_TRAINED})"
             ],
             {"age", "payloads"},
         ),
         (
             [
-                "UPDATE generated SET max_version = 99 WHERE group_index ="
+                "UPDATE generated SET episodes = (SELECT json_group_array(json_replace(value, "
+                "'$[3]', 99)) FROM json_each(episodes)) WHERE group_index ="
                 f" (SELECT group_index FROM trained WHERE seq = {LAST_TRAINED})"
             ],
             {"age", "payloads"},
@@ -136,6 +138,12 @@ COUNT_IT = "UPDATE written SET last_seq = last_seq + 1"
         (["UPDATE written SET last_seq = last_seq - 1"], {"numbering"}),
         (["DELETE FROM written", "INSERT INTO written VALUES (1, 1)"], {"numbering"}),
         (["UPDATE generated SET attempt = 7 WHERE group_index = 0"], {"order"}),
+        (["UPDATE generated SET episodes = '[[0,1,0,0,\"stop\"]]'"], {"order", "payloads"}),
+        (["UPDATE generated SET episodes = json_insert(episodes, '$[0][#]', 1)"], {"payloads"}),
+        (["UPDATE scored SET results = '[1.0]'"], {"order"}),
+        (["UPDATE scored SET results = '[1.0,\"good\"]'"], {"order"}),
+        (['UPDATE scored SET results = \'[1.0,{"outcome":"good"}]\''], {"order"}),
+        (["UPDATE generated SET episodes = '[[0,'"], {"database"}),
     ],
 )
 def test_a_planted_fault_is_found_by_its_proof(copy: Path, statements: list[str], proofs: set):

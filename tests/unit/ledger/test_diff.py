@@ -65,8 +65,11 @@ def test_a_shorter_run_differs_where_it_ends(one: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("statement", "title"),
     [
-        ("UPDATE scored SET value = 0.25 WHERE seq = (SELECT MIN(seq) FROM scored"
-         " WHERE outcome = 'scored' AND group_index = 2)", "episode 2/"),
+        ("UPDATE scored SET results = json_replace(results, '$[1]', 0.25) WHERE group_index = 2",
+         "episode 2/1 scored"),
+        ("UPDATE generated SET episodes = json_replace(episodes, '$[1][0]', 7)"
+         " WHERE group_index = 2", "episode 2/1 generated"),
+        ("UPDATE scored SET results = '[]' WHERE group_index = 2", "group 2 scored"),
         ("UPDATE steps SET version = 0 WHERE step = 3", "step 3"),
         ("UPDATE trained SET step = 5 WHERE step = 2", "group "),
         ("UPDATE issued SET task = 'other' WHERE group_index = 4", "group 4 issued"),
@@ -88,8 +91,8 @@ def test_one_changed_event_is_the_one_that_is_named(
 def lone_group(dir: Path, tokens: tuple[int, ...], advantage: float, reward: RewardResult) -> Path:
     with create_ledger(dir, max_lag=0, config=CONFIG) as ledger:
         ledger.issued(0, task=fakes.task(0), position=0, epoch=0, size=1)
-        ledger.generated(0, 0, fakes.episode(fakes.task(0), *tokens))
-        ledger.scored(0, 0, reward)
+        ledger.generated(0, [fakes.episode(fakes.task(0), *tokens)])
+        ledger.scored(0, [reward])
         ledger.admitted(0)
         ledger.trained(1, version=0, advantages={0: [advantage]})
     return dir

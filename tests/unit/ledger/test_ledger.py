@@ -27,10 +27,10 @@ def issue(ledger: Ledger, index: int, size: int = 1) -> int:
     return ledger.issued(index, task=fakes.task(index), position=index, epoch=0, size=size)
 
 
-def generate(ledger: Ledger, index: int, *, version: int = 0, sibling: int = 0) -> None:
+def generate(ledger: Ledger, index: int, *, version: int = 0, size: int = 1) -> None:
     episode = fakes.episode(fakes.task(index), 8, 9, version=version)
-    ledger.generated(index, sibling, episode)
-    ledger.scored(index, sibling, Scored(1.0))
+    ledger.generated(index, [episode] * size)
+    ledger.scored(index, [Scored(1.0)] * size)
 
 
 def admit(ledger: Ledger, index: int, *, version: int = 0) -> None:
@@ -45,15 +45,16 @@ def rows(dir: Path, query: str) -> list[tuple]:
 
 
 def test_a_life_is_written_as_it_was_told(ledger: Ledger, tmp_path: Path):
-    issue(ledger, 0, size=2)
-    generate(ledger, 0, sibling=1)
-    ledger.generated(0, 0, fakes.episode(fakes.task(0), 3), sampling_attempt=2)
-    ledger.scored(0, 0, Unscored("no answer"))
+    issue(ledger, 0, size=3)
+    task = fakes.task(0)
+    episodes = [fakes.episode(task, 3), fakes.episode(task, 8, 9), fakes.episode(task, 7)]
+    ledger.generated(0, episodes, sampling_attempts=(2, 0, 0))
+    ledger.scored(0, [Unscored("no answer"), Scored(1.0), Scored(0.1, {"exact": 0.3})])
     ledger.admitted(0)
     issue(ledger, 1)
     ledger.ended(1, "failed", reason="no_scored_episode", detail="the grader died")
     issue(ledger, 2)
-    ledger.trained(1, version=0, advantages={0: [None, 0.5]})
+    ledger.trained(1, version=0, advantages={0: [None, 0.5, -0.5]})
     assert ledger.counts == Counts(issued=3, trained=1, dropped=0, failed=1)
     assert ledger.counts.in_flight == 1
     ledger.flush()
@@ -62,13 +63,14 @@ def test_a_life_is_written_as_it_was_told(ledger: Ledger, tmp_path: Path):
     assert rows(dir, "SELECT state, reason, num_groups FROM losses") == [
         ("failed", "no_scored_episode", 1)
     ]
-    assert rows(dir, "SELECT sibling, sampling_attempt, sampled_tokens FROM generated") == [
-        (1, 0, 2),
-        (0, 2, 1),
-    ]
-    assert rows(dir, "SELECT outcome, value, reason FROM scored ORDER BY sibling") == [
-        ("unscored", None, "no answer"),
-        ("scored", 1.0, None),
+    assert rows(
+        dir, "SELECT sibling, sampling_attempt, sampled_tokens, min_version, outcome FROM episodes"
+    ) == [(0, 2, 1, 0, "unscored"), (1, 0, 2, 0, "scored"), (2, 0, 1, 0, "scored")]
+    assert rows(dir, "SELECT results FROM scored") == [
+        (
+            '[{"outcome":"unscored","reason":"no answer"},1.0,'
+            '{"outcome":"scored","parts":{"exact":0.3},"value":0.1}]',
+        )
     ]
     assert rows(dir, "SELECT step, version, oldest, newest FROM ages") == [(1, 0, 0, 0)]
     assert audit(dir).holds
@@ -118,13 +120,25 @@ def generate_twice(ledger: Ledger) -> None:
 
 def score_first(ledger: Ledger) -> None:
     issue(ledger, 0)
-    ledger.scored(0, 0, Scored(1.0))
+    ledger.scored(0, [Scored(1.0)])
 
 
-def admit_half(ledger: Ledger) -> None:
-    issue(ledger, 0, size=2)
+def score_twice(ledger: Ledger) -> None:
+    issue(ledger, 0)
     generate(ledger, 0)
+    ledger.scored(0, [Scored(1.0)])
+
+
+def admit_unscored(ledger: Ledger) -> None:
+    issue(ledger, 0)
+    ledger.generated(0, [fakes.episode(fakes.task(0), 8)])
     ledger.admitted(0)
+
+
+def score_half(ledger: Ledger) -> None:
+    issue(ledger, 0, size=2)
+    ledger.generated(0, [fakes.episode(fakes.task(0), 8)] * 2)
+    ledger.scored(0, [Scored(1.0)])
 
 
 def end_twice(ledger: Ledger) -> None:
@@ -140,7 +154,7 @@ def end_without_reason(ledger: Ledger) -> None:
 
 def another_sibling(ledger: Ledger) -> None:
     issue(ledger, 0)
-    generate(ledger, 0, sibling=1)
+    generate(ledger, 0, size=2)
 
 
 @pytest.mark.parametrize(
@@ -153,12 +167,14 @@ def another_sibling(ledger: Ledger) -> None:
         (skip_a_step, "step 2 is trained, but the last one was 0"),
         (skip_a_group, "the next new one is 0"),
         (issue_twice, "issued a second time"),
-        (generate_twice, "episode 0/0 is generated a second time"),
+        (generate_twice, "group 0 is generated a second time"),
         (score_first, "scored twice, or before its tokens"),
-        (admit_half, "1 of 2 episodes scored"),
+        (score_twice, "scored twice, or before its tokens"),
+        (score_half, "group 0 has 2 siblings, not 1"),
+        (admit_unscored, "admitted before its episodes are scored"),
         (end_twice, "group 0 isn't in flight"),
         (end_without_reason, "without a reason"),
-        (another_sibling, "there is no 1"),
+        (another_sibling, "group 0 has 1 siblings, not 2"),
     ],
 )
 def test_what_cannot_be_true_is_refused(ledger: Ledger, tmp_path: Path, tell, message: str):
@@ -181,7 +197,7 @@ def test_a_second_writer_and_a_second_ledger_are_refused(ledger: Ledger, tmp_pat
 def test_an_unfinished_group_is_issued_again_as_another_attempt(ledger: Ledger, tmp_path: Path):
     admit(ledger, 0)
     issue(ledger, 1, size=2)
-    generate(ledger, 1)
+    ledger.generated(1, [fakes.episode(fakes.task(1), 8)] * 2)
     mark = ledger.mark(version=0, task_position=2)
     ledger.close()
     resumed, found = resume_ledger(tmp_path / "ledger", mark, max_lag=0.5, config=CONFIG)
@@ -197,12 +213,11 @@ def test_an_unfinished_group_is_issued_again_as_another_attempt(ledger: Ledger, 
         resumed.reused(found.reusable[0])
         resumed.admitted(0)
         assert issue(resumed, 1, size=2) == 1
-        for sibling in (0, 1):
-            generate(resumed, 1, sibling=sibling)
+        generate(resumed, 1, size=2)
         resumed.admitted(1)
         resumed.trained(1, version=0, advantages={0: [0.0], 1: [0.0, 0.0]})
     assert audit(tmp_path / "ledger").holds
-    assert rows(tmp_path / "ledger", "SELECT COUNT(*) FROM generated") == [(4,)]
+    assert rows(tmp_path / "ledger", "SELECT COUNT(*) FROM generated") == [(3,)]
 
 
 def test_groups_past_the_bound_or_of_lost_weights_are_not_reused(tmp_path: Path):
@@ -318,6 +333,14 @@ def test_a_ledger_of_another_format_or_of_noise_is_refused(tmp_path: Path):
         pass
     with pytest.raises(LedgerError, match="there is no ledger"), reading(tmp_path / "none"):
         pass
+
+
+def test_a_ledger_of_another_format_is_not_gone_on_with(ledger: Ledger, tmp_path: Path):
+    ledger.close()
+    with closing(sqlite3.connect(tmp_path / "ledger" / DATABASE)) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    with pytest.raises(LedgerError, match="has format 1, this Parity reads 2"):
+        resume_ledger(tmp_path / "ledger", None, max_lag=0, config=CONFIG)
 
 
 @pytest.mark.parametrize(

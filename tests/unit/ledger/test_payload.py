@@ -1,5 +1,6 @@
 """Payloads and their files give back exactly what was put in, or say what is wrong."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import fakes
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from parity.ledger.payload import (
     age_span,
     decode_advantages,
-    decode_episode,
+    decode_group,
     encode_advantages,
-    encode_episode,
+    encode_group,
 )
 from parity.ledger.schema import LedgerError
 from parity.ledger.segments import (
@@ -46,27 +47,59 @@ def episode_of(rows: list[tuple[int, bool, float, int]], text: str = "") -> Epis
     )
 
 
-@given(st.lists(tokens, max_size=30), st.text() | st.just("broken \ud800"))
-def test_an_episode_comes_back_bit_for_bit(rows: list, text: str):
-    episode = episode_of(rows, text)
-    found = decode_episode(encode_episode(episode))
-    for name in ("episode_id", "tokens", "loss_mask", "logprobs", "versions", "response"):
-        assert getattr(found, name) == getattr(episode, name), name
-    assert [str(x) for x in found.logprobs] == [str(x) for x in episode.logprobs]  # -0.0 too
-    assert found.finish_reason == "length"
-    versions = [row[3] for row in rows if row[1]]
-    assert age_span(episode) == ((min(versions), max(versions)) if versions else (None, None))
+groups = st.lists(
+    st.tuples(st.lists(tokens, max_size=12), st.text() | st.just("broken \ud800")),
+    min_size=1,
+    max_size=4,
+)
+
+
+def prompted(episode: Episode, prompt: tuple[int, ...]) -> Episode:
+    return replace(
+        episode,
+        tokens=prompt + episode.tokens,
+        loss_mask=(False,) * len(prompt) + episode.loss_mask,
+        logprobs=(0.0,) * len(prompt) + episode.logprobs,
+        versions=(NO_VERSION,) * len(prompt) + episode.versions,
+    )
+
+
+@given(groups, st.lists(st.integers(0, 2**40), max_size=5).map(tuple), st.sampled_from([0, 1]))
+def test_a_group_comes_back_bit_for_bit(rows: list, prompt: tuple[int, ...], begins_with_it: int):
+    episodes = [episode_of(*each) for each in rows]
+    if begins_with_it:
+        episodes = [prompted(episode, prompt) for episode in episodes]
+    found = decode_group(encode_group(episodes, prompt=prompt))
+    assert len(found) == len(episodes)
+    for one, episode in zip(found, episodes, strict=True):
+        for name in ("episode_id", "tokens", "loss_mask", "logprobs", "versions", "response"):
+            assert getattr(one, name) == getattr(episode, name), name
+        assert [str(x) for x in one.logprobs] == [str(x) for x in episode.logprobs]  # -0.0 too
+        assert one.finish_reason == "length"
+        sampled = zip(episode.versions, episode.loss_mask, strict=True)
+        versions = [version for version, is_on in sampled if is_on]
+        span = (min(versions), max(versions)) if versions else (None, None)
+        assert age_span(episode) == span
 
 
 def test_a_log_prob_that_is_no_number_is_kept():
-    (found,) = decode_episode(encode_episode(episode_of([(1, True, float("nan"), 0)]))).logprobs
-    assert found != found
+    (found,) = decode_group(encode_group([episode_of([(1, True, float("nan"), 0)])]))
+    assert found.logprobs[0] != found.logprobs[0]
 
 
-def test_log_probs_of_an_engine_take_four_bytes_each():
-    exact = [(1, True, -0.5, 0)] * 1000
-    assert len(encode_episode(episode_of(exact))) < 1000 * 7
-    assert len(encode_episode(episode_of([(1, True, -0.1, 0)] * 1000))) > 1000 * 9
+def test_log_probs_of_an_engine_take_four_bytes_each_and_a_prompt_is_stored_once():
+    exact = episode_of([(1, True, -0.5, 0)] * 1000)
+    assert len(encode_group([exact])) < 1000 * 7
+    assert len(encode_group([episode_of([(1, True, -0.1, 0)] * 1000)])) > 1000 * 9
+    prompt = tuple(range(500))
+    eight = [prompted(episode_of([(1, True, -0.5, 0)] * 10), prompt)] * 8
+    assert len(encode_group(eight, prompt=prompt)) < 500 * 2 + 8 * 110
+
+
+def test_a_trained_prompt_is_no_shared_prompt():
+    episode = episode_of([(5, True, -0.5, 0), (6, True, -0.25, 1)])
+    (found,) = decode_group(encode_group([episode], prompt=(5,)))
+    assert (found.tokens, found.loss_mask) == (episode.tokens, episode.loss_mask)
 
 
 def test_advantages_come_back_in_the_order_of_training():
@@ -75,7 +108,7 @@ def test_advantages_come_back_in_the_order_of_training():
     assert list(found.items()) == [(5, (0.1, None, -1e-300)), (2, (float("inf"),))]
 
 
-@pytest.mark.parametrize("decode", [decode_episode, decode_advantages])
+@pytest.mark.parametrize("decode", [decode_group, decode_advantages])
 @pytest.mark.parametrize("body", [b"", b"\x05\0\0\0{}", b"\xff" * 40, encode_advantages((), [])])
 def test_other_bytes_are_refused(decode, body: bytes):
     if decode is decode_advantages and body == encode_advantages((), []):

@@ -27,8 +27,8 @@ CONFIG = LedgerConfig(linger_s=0.001, max_wait_s=5.0)
 
 def tell(ledger: Ledger, index: int) -> None:
     ledger.issued(index, task=fakes.task(index), position=index, epoch=0, size=1)
-    ledger.generated(index, 0, fakes.episode(fakes.task(index), *range(40)))
-    ledger.scored(index, 0, Scored(1.0))
+    ledger.generated(index, [fakes.episode(fakes.task(index), *range(40))])
+    ledger.scored(index, [Scored(1.0)])
     ledger.admitted(index)
 
 
@@ -154,22 +154,22 @@ def test_a_full_queue_holds_the_caller_back_until_its_deadline(
 
 def test_many_threads_may_tell_at_once(tmp_path: Path):
     with create_ledger(tmp_path, max_lag=0, config=CONFIG) as ledger:
-        for index in range(8):
-            ledger.issued(index, task=fakes.task(index), position=index, epoch=0, size=50)
+        for index in range(80):
+            ledger.issued(index, task=fakes.task(index), position=index, epoch=0, size=5)
 
-        def answer(index: int) -> None:
-            for sibling in range(50):
-                ledger.generated(index, sibling, fakes.episode(fakes.task(index), 1, 2))
-                ledger.scored(index, sibling, Scored(0.5))
-            ledger.admitted(index)
+        def answer(first: int) -> None:
+            for index in range(first, first + 10):
+                ledger.generated(index, [fakes.episode(fakes.task(index), 1, 2)] * 5)
+                ledger.scored(index, [Scored(0.5)] * 5)
+                ledger.admitted(index)
 
-        threads = [threading.Thread(target=answer, args=(index,)) for index in range(8)]
+        threads = [threading.Thread(target=answer, args=(index,)) for index in range(0, 80, 10)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(30)
-        ledger.trained(1, version=0, advantages={index: [0.0] * 50 for index in range(8)})
+        ledger.trained(1, version=0, advantages={index: [0.0] * 5 for index in range(80)})
     found = audit(tmp_path)
     assert found.holds
     assert found.counts is not None
-    assert found.counts.trained == 8
+    assert found.counts.trained == 80

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -52,6 +53,7 @@ def seen(given: Answer) -> object:
         "is main thread": lambda: threading.current_thread() is threading.main_thread(),
         "modules": lambda: " ".join(sorted(name for name in sys.modules if "." not in name)),
         "stdin": lambda: repr(sys.stdin.read()),
+        "pid": os.getpid,
     }
     sight = sights.get(given.response, lambda: os.environ.get(given.response))
     return Unscored(str(sight()))
@@ -147,6 +149,25 @@ def _start_child(mark: str) -> float:
     return 1.0
 
 
+_LEFT_BEHIND: list[str] = []
+
+
+def _leave(_: str) -> None:
+    """Fails by itself in a way that may pass, and spoils the process for whatever comes next."""
+    _LEFT_BEHIND.append("a lock that is never given back")
+    raise ConnectionResetError("peer went away")
+
+
+def _freeze_once(flag: str) -> float:
+    """Stops the process that comes first; `flag` is a path that nothing else uses."""
+    try:
+        Path(flag).touch(exist_ok=False)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    except FileExistsError:
+        pass
+    return 1.0
+
+
 def _sleep(seconds: str) -> float:
     time.sleep(float(seconds))
     return 1.0
@@ -171,11 +192,15 @@ DEEDS: dict[str, Callable[[str], object]] = {
     "child": _start_child,
     "child-hang": lambda mark: (_start_child(mark), time.sleep(600)),
     "slow": _sleep,
+    "leave": _leave,
+    "freeze-once": _freeze_once,
 }
 
 
 def misbehave(given: Answer) -> object:
     """Does what the response says; a number is its own score."""
+    if _LEFT_BEHIND:
+        _hang("")
     word, _, rest = given.response.partition(" ")
     return DEEDS[word](rest) if word in DEEDS else float(given.response)
 

@@ -100,7 +100,8 @@ def test_answer_that_hangs_costs_that_answer_alone(response):
     begin = time.monotonic()
     results = graded(MISBEHAVE, "1", response, "3", "4", timeout_s=1.0)
     assert results[0] == Scored(1.0)
-    assert results[1] == GraderFailure("timed out after 1 s (grader.timeout_s)", retryable=False)
+    reason = "timed out after 1 s (grader.timeout_s)"
+    assert results[1] == GraderFailure(reason, retryable=True, lost_process=True)
     assert results[2:] == [Scored(3.0), Scored(4.0)]
     assert time.monotonic() - begin < 20.0
 
@@ -112,21 +113,35 @@ def test_pattern_that_backtracks_without_end_is_stopped():
 
 
 @pytest.mark.parametrize(
-    ("response", "named", "retryable"),
+    ("response", "named"),
     [
-        ("exit", "exited with code 7", False),
-        ("segfault", f"signal {int(signal.SIGSEGV)}", False),
-        ("last-words", "something is wrong", False),
-        (f"kill {int(signal.SIGKILL)}", f"signal {int(signal.SIGKILL)}", True),
-        (f"kill {int(signal.SIGABRT)}", f"signal {int(signal.SIGABRT)}", False),
+        ("exit", "exited with code 7"),
+        ("segfault", f"signal {int(signal.SIGSEGV)}"),
+        ("last-words", "something is wrong"),
+        (f"kill {int(signal.SIGKILL)}", f"signal {int(signal.SIGKILL)}"),
+        (f"kill {int(signal.SIGABRT)}", f"signal {int(signal.SIGABRT)}"),
     ],
 )
-def test_crash_costs_the_answer_that_crashed_alone(response, named, retryable):
+def test_crash_costs_the_answer_that_crashed_alone(response, named):
     results = graded(MISBEHAVE, "1", response, "3", "4")
     assert [results[0], *results[2:]] == [Scored(1.0), Scored(3.0), Scored(4.0)]
     assert isinstance(results[1], GraderFailure)
     assert named in results[1].reason
-    assert results[1].retryable is retryable
+    assert results[1].retryable
+    assert results[1].lost_process
+
+
+def test_answers_that_are_graded_alone_have_a_process_each():
+    async def run():
+        async with GraderPool(SEEN, GraderConfig()) as pool:
+            together = await pool.grade([answer("pid")] * 3)
+            alone = await pool.grade([answer("pid")] * 3, alone=True)
+            return together, alone, await pool.grade([answer("pid")])
+
+    together, alone, after = asyncio.run(run())
+    assert len(set(together)) == 1
+    assert len({together[0], *alone}) == 4
+    assert after == [alone[-1]], "a process that had one answer is as good as any"
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,7 @@ class Run:
         self.monitor = LengthBias(NoRecord(), capacity=8, group_size=2, state=state)  # pyright: ignore
 
     def made(self, each: Group) -> None:
-        for n, episode in enumerate(each.episodes):
-            self.monitor.generated(each.index, n, episode)
+        self.monitor.generated(each.index, each.episodes)
 
     def step(self, trained: list[Group], in_flight: tuple[int, ...] = ()) -> dict[str, float]:
         return self.monitor.step(trained, in_flight)

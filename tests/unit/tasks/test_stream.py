@@ -1,13 +1,16 @@
+import json
 import logging
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.errors import ConfigError, DataError
+from parity.errors import ConfigError, DataError, SourceError
 from parity.models.rendering import Renderer
 from parity.models.tiny import character_tokenizer
-from parity.tasks.config import PromptsConfig
+from parity.tasks.config import FileConfig, PromptsConfig
+from parity.tasks.jsonl import JsonlSource
 from parity.tasks.source import TaskSource
 from parity.tasks.stream import TaskStream, held_out, split, survey
 from parity.types import Task
@@ -184,3 +187,119 @@ def test_a_survey_knows_the_longest_prompt_ahead() -> None:
     stop = PromptsConfig(max_prompt_tokens=4, on_long="stop")
     with pytest.raises(DataError, match="task/1"):
         survey(source, range(4), renderer=RENDERER, prompts=stop)
+
+
+PICKY = """{% for m in messages %}{% if 'bad' in m.content %}{{ raise_exception('no such role') }}
+{% endif %}{{ m.content }}{% endfor %}"""
+PICKY_RENDERER = Renderer(character_tokenizer(max_length=512), chat_template=PICKY)
+
+
+def picky_source(path: Path, contents: list[str], **options: object) -> JsonlSource:
+    """Records that all pass the pass over the file; the template refuses some of them."""
+    path.write_text(
+        "".join(json.dumps({"prompt": text, "answer": "x"}) + "\n" for text in contents)
+    )
+    return JsonlSource(FileConfig(path=str(path), chat=True, **options))
+
+
+def picky_stream(source: JsonlSource, **options: int) -> TaskStream:
+    prompts = PromptsConfig(max_prompt_tokens=100, shuffle=False)
+    return TaskStream(source, renderer=PICKY_RENDERER, prompts=prompts, seed=1, **options)
+
+
+def test_a_bad_record_met_late_is_passed_over_and_counted_once_under_skip(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tasks.jsonl"
+    source = picky_source(path, ["a", "bad", "c", "d"], on_bad="skip", max_bad=1)
+    tasks = picky_stream(source)
+    found = [next(tasks).question for _ in range(9)]
+    assert found == ["a", "c", "d"] * 3
+    assert tasks.position == 12
+    assert tasks.num_skipped == 1
+    assert caplog.text.count(f"{path}:2") == 1
+    assert "no such role" in caplog.text
+    again = picky_stream(picky_source(path, ["a", "bad", "c", "d"], on_bad="skip"), position=5)
+    assert next(again).question == "c"
+
+
+def test_a_bad_record_met_late_stops_with_its_place_and_is_drawn_again_after_a_resume(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "tasks.jsonl"
+    tasks = picky_stream(picky_source(path, ["a", "bad", "c"]))
+    next(tasks)
+    with pytest.raises(DataError) as caught:
+        next(tasks)
+    said = str(caught.value)
+    assert said.startswith(f"{path}:2: ")
+    assert "no such role" in said
+    assert "tasks.on_bad=skip" in said
+    assert tasks.position == 1
+    mended = picky_stream(picky_source(path, ["a", "b", "c"]), position=tasks.position)
+    assert next(mended).question == "b"
+
+
+def test_bad_records_beyond_the_cap_stop_those_of_the_first_pass_included(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    source = picky_source(path, ["a", "", "bad", "bad"], on_bad="skip", max_bad=2)
+    tasks = picky_stream(source)
+    assert next(tasks).question == "a"
+    with pytest.raises(DataError, match=r"more than tasks.max_bad=2.*jsonl:2.*jsonl:3.*jsonl:4"):
+        next(tasks)
+
+
+def test_a_stream_without_any_usable_task_ends(tmp_path: Path) -> None:
+    source = picky_source(tmp_path / "tasks.jsonl", ["bad", "bad"], on_bad="skip", max_bad=9)
+    with pytest.raises(DataError, match="no task is left"):
+        next(picky_stream(source))
+
+
+def test_a_file_that_changed_is_no_bad_record(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    tasks = picky_stream(picky_source(path, ["a", "b"], on_bad="skip"))
+    next(tasks)
+    path.write_text(path.read_text() + '{"prompt": "c", "answer": "x"}\n')
+    with pytest.raises(SourceError, match=r"jsonl:2: the file was changed"):
+        next(tasks)
+    path.unlink()
+    with pytest.raises(SourceError, match=r"jsonl:2: .*No such file"):
+        next(tasks)
+
+
+@pytest.mark.parametrize("on_bad", ["stop", "skip"])
+def test_the_survey_and_held_out_tasks_follow_the_policy(tmp_path: Path, on_bad: str) -> None:
+    source = picky_source(tmp_path / "tasks.jsonl", ["a", "bad", "c"], on_bad=on_bad, max_bad=1)
+    prompts = PromptsConfig(max_prompt_tokens=100)
+    for look in (survey, held_out):
+        if on_bad == "stop":
+            with pytest.raises(DataError, match="jsonl:2: "):
+                look(source, range(3), renderer=PICKY_RENDERER, prompts=prompts)
+        else:
+            look(source, range(3), renderer=PICKY_RENDERER, prompts=prompts)
+    if on_bad == "skip":
+        found = held_out(source, range(3), renderer=PICKY_RENDERER, prompts=prompts)
+        assert [task.question for task in found] == ["a", "c"]
+
+
+def test_a_task_that_its_user_refuses_follows_the_policy(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    tasks = picky_stream(picky_source(path, ["a", "b"], on_bad="skip"))
+    next(tasks)
+    tasks.refuse(DataError("there is no answer to learn from"))
+    assert tasks.num_skipped == 1
+    stops = picky_stream(picky_source(path, ["a", "b"]))
+    next(stops)
+    with pytest.raises(DataError, match=r"jsonl:1: there is no answer"):
+        stops.refuse(DataError("there is no answer to learn from"))
+
+
+def test_a_source_without_a_policy_of_its_own_stops() -> None:
+    class Bad(Lengths):
+        def task(self, index: int) -> Task:
+            raise DataError(f"record {index}: unreadable")
+
+    with pytest.raises(DataError, match="record 0: unreadable"):
+        next(
+            TaskStream(Bad([1, 1]), renderer=RENDERER, prompts=PromptsConfig(shuffle=False), seed=1)
+        )

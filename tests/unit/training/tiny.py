@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -131,6 +132,7 @@ def tiny_trainer(  # noqa: PLR0913 (each one is an argument of Trainer)
     total_steps: int = 10,
     temperature: float = 1.0,
     ranks: Ranks | None = None,
+    rest_dir: Path | None = None,
 ) -> Trainer:
     return Trainer(
         model or tiny_model(),
@@ -142,6 +144,7 @@ def tiny_trainer(  # noqa: PLR0913 (each one is an argument of Trainer)
         temperature=temperature,
         device=CPU,
         ranks=ranks,
+        rest_dir=rest_dir,
     )
 
 

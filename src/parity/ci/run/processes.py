@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +28,7 @@ _SHOWN_CHARACTERS = 120
 
 
 @contextmanager
-def adopting_orphans() -> Iterator[bool]:
+def adopting_orphans() -> Generator[bool]:
     """This process is the parent of its descendants' orphans; False where the system can't.
 
     What it was before is restored at the end.

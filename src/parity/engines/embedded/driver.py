@@ -22,7 +22,7 @@ import torch
 
 from parity.engines.embedded.request import Finished, Request
 from parity.engines.embedded.scheduler import Scheduler
-from parity.errors import EngineError
+from parity.errors import EngineError, EngineLostError
 from parity.types import Completion
 
 logger = logging.getLogger(__name__)
@@ -64,9 +64,9 @@ class Driver:
         return len(self._pending)
 
     def check_served(self) -> None:
-        """Raise EngineError where the engine was closed or has failed."""
+        """Raise EngineLostError where the engine was closed or has failed."""
         if self._refusal is not None:
-            raise EngineError(self._refusal) from self._cause
+            raise EngineLostError(self._refusal) from self._cause
 
     async def submit(self, request: Request) -> Completion:
         """The completion of a request; cancelling the call ends the request."""
@@ -122,8 +122,21 @@ class Driver:
         async with attached.stepping:
             await attached.loop.run_in_executor(self._decoding, change)
 
+    async def wake(self, change: Callable[[], None]) -> None:
+        """Like `exclusive`, then look for work again, even if the call is cancelled meanwhile."""
+        attached = self._attach()
+
+        def look(done: asyncio.Future[None]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._wake(attached)
+
+        async with attached.stepping:
+            running = attached.loop.run_in_executor(self._decoding, change)
+            running.add_done_callback(look)
+            await asyncio.shield(running)
+
     async def close(self) -> None:
-        """End every request with EngineError and end the thread."""
+        """End every request with EngineLostError and end the thread."""
         if self._refusal is None:
             self._refusal = "the engine was closed; build a new one."
         self._scheduler.interrupt()
@@ -167,10 +180,15 @@ class Driver:
             self._aborts.add(request_id)
             self._wake(attached)
 
+    @property
+    def _is_still(self) -> bool:
+        """Whether nothing may be decoded now."""
+        return self._is_paused or self._scheduler.is_asleep
+
     def _has_work(self) -> bool:
         if self._aborts:
             return True
-        return not self._is_paused and (bool(self._inbox) or self._scheduler.has_work)
+        return not self._is_still and (bool(self._inbox) or self._scheduler.has_work)
 
     async def _drive(self, attached: _Attached) -> None:
         """Step while there is work; ends only by cancellation or failure."""
@@ -196,13 +214,13 @@ class Driver:
             quiet_rounds = quiet_rounds + 1 if self._num_submitted == before else 0
 
     async def _step(self, loop: asyncio.AbstractEventLoop) -> list[Finished]:
-        """One step of the scheduler in the decoding thread; only aborts while paused."""
+        """One step of the scheduler in the decoding thread; only aborts while paused or asleep."""
         aborted, self._aborts = frozenset(self._aborts), set[str]()
         new, self._inbox = self._inbox, []
-        if self._is_paused:
+        if self._is_still:
             self._inbox = [request for request in new if request.request_id not in aborted]
             new = [request for request in new if request.request_id in aborted]
-        decode = not self._is_paused
+        decode = not self._is_still
         self._scheduler.interrupt(is_wanted=False)
 
         def compute() -> list[Finished]:
@@ -237,7 +255,7 @@ class Driver:
         if attached is not None and not attached.loop.is_closed():
             for future in self._pending.values():
                 if not future.done():
-                    refusal = EngineError(self._refusal)
+                    refusal = EngineLostError(self._refusal)
                     refusal.__cause__ = self._cause
                     future.set_exception(refusal)
             attached.idle.set()

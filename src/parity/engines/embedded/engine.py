@@ -9,6 +9,8 @@ values stay, and each token carries the version it was sampled under.
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -20,9 +22,10 @@ from parity.engines.embedded.loading import Publication
 from parity.engines.embedded.request import Request, check_prompt, check_sampling
 from parity.engines.embedded.sampler import derive_seed
 from parity.engines.embedded.scheduler import Scheduler
+from parity.engines.embedded.sleeper import Sleeper
 from parity.engines.embedded.stops import DecodeText
-from parity.engines.engine import Engine, EngineCapabilities, EngineStats
-from parity.errors import TransferError
+from parity.engines.engine import Engine, EngineCapabilities, EngineStats, SleepLevel
+from parity.errors import EngineError, TransferError
 from parity.types import Completion, Sampling
 from parity.weights.manifest import Manifest
 
@@ -44,6 +47,7 @@ class EmbeddedEngine(Engine):
         threads: int | None,
         seed: int = 0,
         version: int = 0,
+        rest_dir: Path | None = None,
     ) -> None:
         """Copy the weights and check the forward pass against `model`.
 
@@ -57,6 +61,8 @@ class EmbeddedEngine(Engine):
             threads: CPU threads of the decoding thread; None: torch's default.
             seed: from which requests without a seed get theirs.
             version: of the weights in `model`.
+            rest_dir: where weights of a CPU rest in a sleep of level 2; None: the system's folder
+                for files without a name.
 
         Raises UnsupportedError where the engine can't serve the model exactly.
         """
@@ -80,14 +86,15 @@ class EmbeddedEngine(Engine):
             decode_text=decode,
             version=version,
         )
+        self._sleeper = Sleeper(self._scheduler, self._decoder, rest_dir=rest_dir)
         self._driver = Driver(self._scheduler, threads=threads)
         self._copying = one_thread("parity-load", 1)
         self._publication: Publication | None = None
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """Weights can change between two tokens; seeded requests are reproducible."""
-        return EngineCapabilities(updates_in_flight=True, is_seeded=True)
+        """Weights can change between two tokens; seeded requests are reproducible; it sleeps."""
+        return EngineCapabilities(updates_in_flight=True, is_seeded=True, can_sleep=True)
 
     @property
     def version(self) -> int:
@@ -114,6 +121,7 @@ class EmbeddedEngine(Engine):
             busy_s=self._scheduler.busy_s,
             running=running,
             waiting=max(0, self._driver.num_pending - running),
+            is_asleep=self._scheduler.is_asleep,
         )
 
     async def generate(
@@ -149,6 +157,26 @@ class EmbeddedEngine(Engine):
         """Go on decoding after `pause`."""
         await self._driver.resume()
 
+    async def sleep(self, level: SleepLevel = 1) -> None:
+        """Give up keys and values, at level 2 the weights too, until `wake`.
+
+        Raises EngineError, and goes on as it was, where that isn't possible now.
+        """
+        self._driver.check_served()
+        if self._publication is not None:
+            raise EngineError(
+                f"the engine can't sleep while version {self._publication.manifest.version} is"
+                " being published; commit or abort it first."
+            )
+        await self._driver.exclusive(partial(self._sleeper.sleep, level))
+
+    async def wake(self) -> None:
+        """Be as before `sleep`, with the newest version committed since.
+
+        Raises EngineError, and sleeps on, where there is too little memory.
+        """
+        await self._driver.wake(self._sleeper.wake)
+
     async def drain(self) -> None:
         """Wait until no request is running or waiting."""
         await self._driver.drain()
@@ -175,7 +203,8 @@ class EmbeddedEngine(Engine):
         )
         if publication.unsent:  # the memory aside holds zeros or an older version
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._copying, publication.keep, self._decoder.served())
+            served = self._sleeper.served(publication.unsent)
+            await loop.run_in_executor(self._copying, publication.keep, served)
 
     def staged_weights(self) -> Mapping[str, torch.Tensor]:
         """What the next `commit_load` would serve, by Hugging Face name; see `StagedWeights`.
@@ -208,7 +237,7 @@ class EmbeddedEngine(Engine):
             )
         publication.check_complete()
         self._publication = None
-        await self._driver.exclusive(lambda: self._scheduler.serve(version))
+        await self._driver.exclusive(partial(self._sleeper.serve, version))
 
     async def abort_load(self, reason: str) -> None:
         """Forget what `load` took, if anything; the old version stays."""
@@ -216,6 +245,8 @@ class EmbeddedEngine(Engine):
             version = self._publication.manifest.version
             logger.info("engine load=aborted version=%d reason=%r", version, reason)
             self._publication = None
+            if self._scheduler.is_asleep:
+                await self._driver.exclusive(self._sleeper.forget_staged)
 
     async def close(self) -> None:
         """End every request with EngineError, end the threads and free the memory."""
@@ -224,6 +255,7 @@ class EmbeddedEngine(Engine):
         self._publication = None
         self._scheduler.free()
         self._decoder.free()
+        self._sleeper.close()
 
     def _begun(self, call: str) -> Publication:
         self._driver.check_served()

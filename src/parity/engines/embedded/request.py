@@ -7,7 +7,7 @@ them). A request never changes; what was sampled for it lives in `rows.py`.
 import math
 from dataclasses import dataclass
 
-from parity.errors import EngineError
+from parity.errors import RequestError
 from parity.types import Completion, Sampling
 
 
@@ -37,16 +37,16 @@ class Finished:
 def check_prompt(
     tokens: tuple[int, ...], *, max_new_tokens: int, vocabulary_size: int, max_length: int
 ) -> None:
-    """Refuse (EngineError) a prompt that is empty, too long or holds an unknown token id."""
+    """Refuse (RequestError) a prompt that is empty, too long or holds an unknown token id."""
     if not tokens:
-        raise EngineError("the prompt is empty; an engine needs at least one token to continue.")
+        raise RequestError("the prompt is empty; an engine needs at least one token to continue.")
     if min(tokens) < 0 or max(tokens) >= vocabulary_size:
-        raise EngineError(
+        raise RequestError(
             f"the prompt holds token ids from {min(tokens)} to {max(tokens)}; the model knows "
             f"0 to {vocabulary_size - 1}. Use the tokenizer that belongs to the model."
         )
     if len(tokens) + max_new_tokens > max_length:
-        raise EngineError(
+        raise RequestError(
             f"the prompt has {len(tokens)} tokens and max_new_tokens is {max_new_tokens}, together "
             f"{len(tokens) + max_new_tokens}; one request may have {max_length}. Shorten one of "
             f"them or raise engine.max_length."
@@ -54,19 +54,19 @@ def check_prompt(
 
 
 def check_sampling(sampling: Sampling, *, can_decode_text: bool) -> None:
-    """Refuse (EngineError) sampling settings outside their range."""
+    """Refuse (RequestError) sampling settings outside their range."""
     if sampling.max_new_tokens < 1:
-        raise EngineError(f"max_new_tokens is {sampling.max_new_tokens}; it must be >= 1.")
+        raise RequestError(f"max_new_tokens is {sampling.max_new_tokens}; it must be >= 1.")
     if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0.0):
-        raise EngineError(f"temperature is {sampling.temperature}; it must be >= 0 and finite.")
+        raise RequestError(f"temperature is {sampling.temperature}; it must be >= 0 and finite.")
     if not 0.0 < sampling.top_p <= 1.0:
-        raise EngineError(f"top_p is {sampling.top_p}; it must be above 0 and at most 1.")
+        raise RequestError(f"top_p is {sampling.top_p}; it must be above 0 and at most 1.")
     if sampling.top_k < 0:
-        raise EngineError(f"top_k is {sampling.top_k}; it must be >= 0, where 0 is off.")
+        raise RequestError(f"top_k is {sampling.top_k}; it must be >= 0, where 0 is off.")
     if "" in sampling.stop:
-        raise EngineError("sampling.stop holds an empty string, which every text contains.")
+        raise RequestError("sampling.stop holds an empty string, which every text contains.")
     if sampling.stop and not can_decode_text:
-        raise EngineError(
+        raise RequestError(
             "sampling.stop needs text, and this engine was built without a tokenizer's decode; "
             "use stop_token_ids or build the engine with `decode`."
         )

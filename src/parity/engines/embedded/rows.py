@@ -99,6 +99,10 @@ class Rows:
         """The tokens sampled so far (a view)."""
         return self.tokens[row, : self.sampled[row]]
 
+    def history(self, row: int) -> tuple[int, ...]:
+        """The tokens of a live row that belong into the cache: all but the newest."""
+        return (*self.required(row).tokens, *self.answer(row)[:-1].tolist())
+
     def completion(self, row: int, reason: FinishReason) -> Completion:
         """What was sampled in a row."""
         count = self.sampled[row]

@@ -64,6 +64,7 @@ class Scheduler:
         self._ends = np.zeros(decoder.vocabulary_size, np.bool_)
         self._ends[[token for token in eos_token_ids if token < decoder.vocabulary_size]] = True
         self._is_interrupted = False
+        self.is_asleep = False  # the cache is gone, and nothing is decoded until `wake`
         self.version = version
         self.sampled_tokens = 0
         self.prefilled_tokens = 0
@@ -99,11 +100,12 @@ class Scheduler:
         """Take in new requests, end aborted ones, and decode at least one token for the rest.
 
         Decodes several tokens in a row until a request finishes or `interrupt` is called.
-        Without `decode` only the aborted ones are seen to. Returns the requests that ended.
+        Without `decode`, and asleep, only the aborted ones are seen to. Returns the requests
+        that ended.
         """
         self._waiting.extend(new)
         finished = self._abort(aborted) if aborted else []
-        if not decode:
+        if not decode or self.is_asleep:
             return finished
         started = time.perf_counter()
         finished += self._admit()
@@ -121,6 +123,32 @@ class Scheduler:
         self._decoder.swap()
         self._resident.clear()
         self.version = version
+
+    def sleep(self) -> None:
+        """Give the cache's memory back; requests keep what was sampled for them."""
+        self.is_asleep = True
+        self._cache = self._decoder.new_cache()
+        self._resident.clear()
+
+    def wake(self) -> None:
+        """Compute keys and values of all live requests anew, with the weights served now.
+
+        Whatever it raises, the requests are as they were, and the scheduler still sleeps.
+        """
+        live = self._rows.live()
+        histories = {row: self._rows.history(row) for row in live.tolist()}
+        slots = {history: slot for slot, history in enumerate(dict.fromkeys(histories.values()))}
+        lanes = Lanes(capacity=self.max_concurrent)
+        lanes.take(len(slots), riders=live[:0])
+        for row, history in histories.items():
+            lanes.board(row, slots[history], length=len(history))
+        if histories:
+            longest, planned = max(map(len, slots)), int(self._rows.planned[live].max())
+            self._cache.reserve(slots=len(live), length=longest + 1, planned_length=planned)
+            self._prefill(slots)
+        self._lanes = lanes
+        self._seating = None
+        self.is_asleep = False
 
     def clear(self) -> None:
         """Forget all requests."""

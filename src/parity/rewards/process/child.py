@@ -50,6 +50,7 @@ class Child:
         self._lock = threading.Lock()
         self._is_killed = False
         self.is_alive = True
+        self.has_graded = False  # an answer, so that the process may not be as it began
 
     @property
     def pid(self) -> int:
@@ -81,9 +82,10 @@ class Child:
     def grade(self, lines: Sequence[bytes], timeout_s: float) -> list[RewardResult]:
         """The results of the first answers, at least one; each answer has `timeout_s`.
 
-        Fewer than given: the last result is the failure of the answer that ended the process,
-        and the answers after it weren't graded.
+        Fewer than given: the last result is the failure of the answer at which the process was
+        lost, and the answers after it weren't graded.
         """
+        self.has_graded = True
         self._channel.send(b"".join(lines))
         results: list[RewardResult] = []
         for _ in lines:
@@ -92,12 +94,12 @@ class Child:
                 results.append(wire.decode_result(line))
             except LateError:
                 self.end()
-                # The same answer would most likely hang again, and cost as long again.
                 reason = f"timed out after {timeout_s:g} s (grader.timeout_s){self._stderr()}"
-                results.append(GraderFailure(reason, retryable=False))
+                results.append(GraderFailure(reason, lost_process=True))
                 break
             except (ClosedError, ValueError, LookupError, TypeError) as error:
-                results.append(self._failure(error))
+                reason = f"the grader process {self._ending(error)}"
+                results.append(GraderFailure(reason, lost_process=True))
                 break
         return results
 
@@ -126,13 +128,6 @@ class Child:
             self._process.wait(_REAP_TIMEOUT_S)
         except subprocess.TimeoutExpired:  # stuck in the kernel; the kill is delivered later
             log.warning("grader.unreaped pid=%d after_s=%.0f", self.pid, _REAP_TIMEOUT_S)
-
-    def _failure(self, error: Exception) -> GraderFailure:
-        """What the answer that was being graded gets when the process has gone wrong."""
-        reason = f"the grader process {self._ending(error)}"
-        # Killed from outside (out of memory, an operator): another try may well do.
-        is_outside = self._process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
-        return GraderFailure(reason, retryable=is_outside and isinstance(error, ClosedError))
 
     def _ending(self, error: Exception) -> str:
         """What went wrong with the process, in words; ends it where it hasn't ended."""

@@ -74,7 +74,7 @@ class Lane:
             child = self._started()
             self.ready.set_result(None)
             while (work := self._queue.take(self)) is not None:
-                if child.has_ended():
+                if child.has_ended() or (work[0].is_alone and child.has_graded):
                     child = self._restarted(child)
                 self._grade(child, *work)
                 if child.has_ended():

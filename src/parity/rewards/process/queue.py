@@ -35,6 +35,7 @@ class Batch:
     answers: Sequence[Answer]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[list[RewardResult]]
+    is_alone: bool = False  # each answer needs a process that has graded nothing
     results: dict[int, RewardResult] = field(default_factory=dict[int, RewardResult])
     todo: deque[int] = field(default_factory=deque[int])
 
@@ -68,7 +69,8 @@ class BatchQueue:
                 return None
             batch = self._waiting[0]
             # A fair share, so that a lone batch uses every process.
-            share = min(MAX_TAKE, math.ceil(self._num_waiting / self._num_lanes))
+            most = 1 if batch.is_alone else MAX_TAKE
+            share = min(most, math.ceil(self._num_waiting / self._num_lanes))
             indices = [batch.todo.popleft() for _ in range(min(share, len(batch.todo)))]
             if not batch.todo:
                 self._waiting.popleft()

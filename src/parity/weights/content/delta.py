@@ -81,6 +81,9 @@ def _unsqueeze(delta: bytes, *, limit: int) -> bytes:
     if size > limit:
         raise TransferError(f"a delta unpacks to {size} bytes; this tensor allows {limit}.")
     try:
+        # zstd allocates what the frame itself announces, so that has to agree first.
+        if size and zstandard.frame_content_size(delta[8:]) != size:
+            raise TransferError(f"a delta says {size} bytes and its packed part says otherwise.")
         data = zstandard.ZstdDecompressor().decompress(delta[8:], max_output_size=size)
     except zstandard.ZstdError as error:
         raise TransferError(f"a delta can't be unpacked ({error}).") from error

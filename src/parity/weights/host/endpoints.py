@@ -10,6 +10,7 @@ another user, is never touched: the run refuses and names the path.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import logging
@@ -40,7 +41,13 @@ class Lock:
             self._file = _open_private(path)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except OSError as error:
+                if not isinstance(error, BlockingIOError):
+                    os.close(self._file)
+                    raise TransferError(
+                        f"{path} can't be locked ({error.strerror}); put the folder on a file "
+                        "system that has flock."
+                    ) from error
                 # A look at a lock holds it for an instant, so one refusal proves nothing.
                 holder = os.pread(self._file, 64, 0).decode("ascii", "replace").strip()
                 os.close(self._file)
@@ -60,9 +67,15 @@ class Lock:
     def release(self) -> None:
         """Remove the file and give the lock back; may be repeated."""
         if self._file >= 0:
-            self.path.unlink(missing_ok=True)
+            if _is_same_file(self._file, self.path):  # else it is somebody else's by now
+                self.path.unlink(missing_ok=True)
             os.close(self._file)
             self._file = -1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it hasn't been given back."""
+        return self._file >= 0
 
 
 class Endpoint:
@@ -84,9 +97,10 @@ class Endpoint:
         return f"ipc://{self.path}"
 
     def release(self) -> None:
-        """Remove socket and lock; may be repeated."""
-        self.path.unlink(missing_ok=True)
-        self._lock.release()
+        """Remove socket and lock; may be repeated, also when another one has claimed them."""
+        if self._lock.is_held:
+            self.path.unlink(missing_ok=True)
+            self._lock.release()
 
 
 class RunDirectory:
@@ -107,11 +121,19 @@ class RunDirectory:
         Raises TransferError where a living process or another user has it.
         """
         top = _short_parent(parent) / f"parity-{os.getuid()}"
-        _make_private(top)
-        remove_leftovers(top)
         path = top / hashlib.sha256(run_id.encode()).hexdigest()[:12]
-        _make_private(path)
-        return cls(path, Lock(path / ".run"))
+        end = time.monotonic() + _CLAIM_S
+        while True:
+            try:
+                _make_private(top)
+                remove_leftovers(top)
+                _make_private(path)
+                return cls(path, Lock(path / ".run"))
+            except (TransferError, FileNotFoundError) as error:
+                # A run that ends takes its folder away, and the one above if that is empty.
+                is_gone = isinstance(error.__cause__ or error, FileNotFoundError)
+                if not is_gone or time.monotonic() > end:
+                    raise
 
     @classmethod
     def join(cls, path: Path) -> "RunDirectory":
@@ -143,9 +165,9 @@ class RunDirectory:
     def close(self) -> None:
         """Remove the directory, if this is the driver; may be repeated."""
         if self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)  # before another run may claim it
             self._lock.release()
             self._lock = None
-            shutil.rmtree(self.path, ignore_errors=True)
             with contextlib.suppress(OSError):  # other runs are in it
                 self.path.parent.rmdir()
 
@@ -156,14 +178,19 @@ def endpoint_name(replica: int, local_rank: int) -> str:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a living process holds the lock file."""
+    """Whether a living process holds the lock file; what can't be told is taken for alive.
+
+    So a process that has no file descriptors left never removes what others use.
+    """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        return error.errno != errno.ELOOP  # a link isn't a lock of ours
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         return True
     finally:
         os.close(file)
@@ -174,15 +201,31 @@ def remove_leftovers(top: Path) -> list[Path]:
     """Remove the directories below `top` in which no lock is held; those that were removed."""
     removed: list[Path] = []
     for path in sorted(top.iterdir()):
-        mine = not path.is_symlink() and path.is_dir() and path.stat().st_uid == os.getuid()
-        if not mine or time.time() - path.stat().st_mtime < _CLAIM_S:  # perhaps being made
-            continue
-        if any(is_held(lock) for lock in [path / ".run", *path.glob("*.lock")]):
-            continue
-        shutil.rmtree(path, ignore_errors=True)
-        removed.append(path)
-        log.info("event=leftover_removed path=%s", path)
+        with contextlib.suppress(FileNotFoundError):  # its run has just ended
+            if _remove_dead_run(path):
+                removed.append(path)
+                log.info("event=leftover_removed path=%s", path)
     return removed
+
+
+def _remove_dead_run(path: Path) -> bool:
+    info = path.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+        return False
+    if time.time() - info.st_mtime < _CLAIM_S:  # perhaps being made
+        return False
+    if any(is_held(lock) for lock in path.glob("*.lock")):
+        return False
+    file = _open_private(path / ".run")
+    try:
+        # Held while it is removed, so that a run of the same id doesn't begin in between.
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True
 
 
 def _short_parent(parent: Path | None) -> Path:

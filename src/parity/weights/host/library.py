@@ -12,6 +12,7 @@ time, over a network mount too. Objects are written first and removed last.
 
 import contextlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -26,7 +27,11 @@ from parity.types import Json
 from parity.weights.manifest import Manifest
 from parity.weights.session import wire
 
+_FOLDERS = ("objects", "versions", "receipts")
 _SIGN_S = 2.0
+_READ_BYTES = 2**20
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}")  # the temporary names of `write_whole`
+log = logging.getLogger(__name__)
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
@@ -58,16 +63,33 @@ class Library:
 
     def make(self) -> None:
         """Create the sub-folders."""
-        for name in ("objects", "versions", "receipts"):
-            (self.path / name).mkdir(parents=True, exist_ok=True)
+        try:
+            for name in _FOLDERS:
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TransferError(
+                f"{self.path} can't be made ({error.strerror}); set weights.dir to a folder that "
+                "can be written."
+            ) from error
 
     def add_object(self, data: bytes) -> str:
         """Store bytes under their digest; a second time costs nothing."""
         digest = xxhash.xxh3_128_hexdigest(data)
         path = self.object_path(digest)
-        if not path.exists():
+        if not _holds(path, digest):
             write_whole(path, data)
         return digest
+
+    def recover(self) -> None:
+        """What a new writer does first: remove what one that was killed had not finished."""
+        for folder in (self.path, *(self.path / name for name in _FOLDERS)):
+            for path in folder.glob(".*.*"):
+                if _UNFINISHED.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+        live = self.live()
+        for version in self.versions():
+            if live is None or version > live:
+                self.withdraw(version)
 
     def object_path(self, digest: str) -> Path:
         """Where an object lies; raises TransferError for what isn't a digest."""
@@ -166,13 +188,18 @@ class Library:
         for version in self.versions():
             if version not in kept:
                 self.withdraw(version)
-            else:
+                continue
+            try:
                 used |= set(self.read(version).objects)
-        for path in (self.path / "objects").iterdir():
-            if path.name.removesuffix(".safetensors") not in used:
+            except TransferError as error:
+                log.warning("event=damaged_version_removed reason=%r", str(error))
+                self.withdraw(version)
+        for path in (self.path / "objects").glob("*.safetensors*"):
+            if path.name.removesuffix(".safetensors") not in used and path.is_file():
                 path.unlink(missing_ok=True)
-        for folder in (self.path / "receipts").iterdir():
-            if int(folder.name.partition("-")[0]) not in kept:
+        for folder in (self.path / "receipts").glob("*-*"):
+            number = folder.name.partition("-")[0]
+            if number.isdecimal() and int(number) not in kept and folder.is_dir():
                 for path in folder.iterdir():
                     path.unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # a receiver has signed again: next time
@@ -204,8 +231,21 @@ def write_whole(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise TransferError(f"{path} can't be written ({error.strerror}).") from error
+
+
+def _holds(path: Path, digest: str) -> bool:
+    """Whether the file is there and undamaged."""
+    hashed = xxhash.xxh3_128()
+    try:
+        with path.open("rb") as file:
+            while data := file.read(_READ_BYTES):
+                hashed.update(data)
+    except OSError:
+        return False
+    return hashed.hexdigest() == digest
 
 
 def _read(path: Path) -> dict[str, Json] | None:

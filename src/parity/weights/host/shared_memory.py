@@ -5,11 +5,13 @@ promised kills the process that writes to it (SIGBUS). The name is removed as so
 receiver has mapped the file; until then a lock shows that its maker lives.
 """
 
+import contextlib
 import errno
 import fcntl
 import mmap
 import os
 import secrets
+import stat
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ from parity.errors import TransferError
 from parity.weights.host.endpoints import is_held
 
 _MIB = 2**20
+_TRIES = 16
 
 
 class SharedBuffer:
@@ -38,19 +41,9 @@ class SharedBuffer:
         Raises TransferError with what is needed and what there is, where it doesn't fit.
         """
         _remove_leftovers(folder, tag)
-        path = folder / f"{tag}-{secrets.token_hex(4)}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        path, file = _new_file(folder, tag)
         try:
-            file = os.open(path, flags, 0o600)
-        except OSError as error:
-            raise TransferError(
-                f"shared memory can't be made in {folder} ({error.strerror}); "
-                "set weights.shared_memory_dir."
-            ) from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)  # at most an instant: somebody looks for leftovers
             os.posix_fallocate(file, 0, size_bytes)
-            path.stat()  # taken for a leftover before it was locked: an error, not a surprise
             return cls(path, file, size_bytes)
         except OSError as error:
             path.unlink(missing_ok=True)
@@ -95,12 +88,41 @@ class SharedBuffer:
             self._file = -1
 
 
+def _new_file(folder: Path, tag: str) -> tuple[Path, int]:
+    """An empty file of this user with its lock held."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    for _ in range(_TRIES):
+        path = folder / f"{tag}-{secrets.token_hex(4)}"
+        try:
+            file = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise TransferError(
+                f"shared memory can't be made in {folder} ({error.strerror}); "
+                "set weights.shared_memory_dir."
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)  # at most an instant: somebody looks for leftovers
+            if path.exists():  # else another run took it for one before it was locked
+                return path, file
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            os.close(file)
+            raise TransferError(
+                f"{path} can't be locked ({error.strerror}); set weights.shared_memory_dir."
+            ) from error
+        os.close(file)
+    raise TransferError(f"other runs removed new files in {folder} {_TRIES} times; start again.")
+
+
 def _remove_leftovers(folder: Path, tag: str) -> None:
     """Remove files of dead makers; those of this user's other runs too."""
     prefix = tag.rpartition("-")[0]
     for path in folder.glob(f"{prefix}-*"):
-        if path.is_file() and path.lstat().st_uid == os.getuid() and not is_held(path):
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # its maker has just removed it
+            info = path.lstat()
+            is_ours = stat.S_ISREG(info.st_mode) and info.st_uid == os.getuid()
+            if is_ours and not is_held(path):
+                path.unlink()
 
 
 def _too_little(folder: Path, size_bytes: int, error: OSError) -> TransferError:

@@ -55,9 +55,13 @@ class EngineStore(Store):
             )
         self._gathering = {}
         self._call("begin_load", self._engine.begin_load(manifest))
-        for entry in manifest.entries:
-            if entry.num_elements == 0:  # no piece will come
-                self.take(entry, torch.empty(entry.shape, dtype=dtype_named(entry.dtype)))
+        try:
+            for entry in manifest.entries:
+                if entry.num_elements == 0:  # no piece will come
+                    self.take(entry, torch.empty(entry.shape, dtype=dtype_named(entry.dtype)))
+        except BaseException as error:
+            self.abort(str(error))  # nobody else knows that it has begun
+            raise
 
     def write(self, entry: TensorEntry, start: int, flat: torch.Tensor) -> torch.Tensor:
         """Gather the pieces of a tensor, and load it when it is whole."""

@@ -1,14 +1,13 @@
 """A transport over a link: what `zmq_ipc` and `collective` share on the trainer's side."""
 
 import asyncio
-import contextlib
 from dataclasses import replace
 
 from parity.errors import TransferError
 from parity.weights.config import WeightsConfig
 from parity.weights.content.outgoing import DtypePolicy, Outgoing
 from parity.weights.session import wire
-from parity.weights.session.deadline import Deadline
+from parity.weights.session.deadline import Deadline, in_thread
 from parity.weights.session.sender import Link, Sender
 from parity.weights.transfer import PublishReport, Switch, Transfer, Weights
 
@@ -71,16 +70,10 @@ class LinkTransfer(Transfer):
 
 async def _publish(sender: Sender, switch: Switch) -> None:
     """Stage, switch, commit; a cancelled publication is aborted before the cancelling goes on."""
-    staging = asyncio.create_task(asyncio.to_thread(sender.stage))
+    await in_thread(sender.stage, sender.cancelled)
     try:
-        await asyncio.shield(staging)
-    except asyncio.CancelledError:
-        sender.cancelled.set()
-        with contextlib.suppress(Exception):  # the cancelling is what is reported
-            await staging
-        raise
-    try:
-        await switch(lambda: asyncio.to_thread(sender.commit))
+        await switch(lambda: in_thread(sender.commit, sender.cancelled))
     except BaseException as error:
-        await asyncio.to_thread(sender.abort, str(error) or type(error).__name__)
+        reason = str(error) or type(error).__name__
+        await in_thread(lambda: sender.abort(reason), sender.cancelled)
         raise

@@ -5,6 +5,7 @@ Invariant: `commit` succeeds only after `verify`, and `verify` only where every 
 element was stored exactly once and, with digests, is what the sender read.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -18,6 +19,7 @@ from parity.weights.manifest import Manifest, TensorEntry
 from parity.weights.session.canary import Canary
 from parity.weights.session.store import Store
 
+log = logging.getLogger(__name__)
 State = Literal["open", "verified", "committed", "aborted"]
 
 
@@ -68,7 +70,12 @@ class Reception:
                 f"version {self.manifest.version} announced {entry.name} once with shape "
                 f"{entry.shape} and brought shape {tuple(tensor.shape)}."
             )
-        stored = self._store.take(entry, tensor.to(self._dtypes[index]))
+        if tensor.dtype != self._dtypes[index]:
+            raise TransferError(
+                f"version {self.manifest.version} announced {entry.name} as {entry.dtype} and "
+                f"brought {tensor.dtype}."
+            )
+        stored = self._store.take(entry, tensor)
         if stored is not None:
             self._whole[entry.name] = stored
         self._arrived[index] = entry.num_elements
@@ -100,10 +107,14 @@ class Reception:
         self.state = "committed"
 
     def abort(self, reason: str) -> None:
-        """Forget it, once; a committed one stays."""
+        """Forget it, once; a committed one stays. Raises nothing: the reason is what counts."""
         if self.state in ("open", "verified"):
             self.state, self.reason = "aborted", reason
-            self._store.abort(reason)
+            try:
+                self._store.abort(reason)
+            except Exception:  # a store that can't forget refuses the next one, with its reason
+                version = self.manifest.version
+                log.exception("event=abort_failed version=%d reason=%r", version, reason)
 
     def _entry_of(self, piece: Piece) -> TensorEntry:
         if not 0 <= piece.tensor < len(self._arrived):

@@ -29,6 +29,7 @@ class Responder:
         self.failures: deque[str] = deque(maxlen=16)  # newest last
         self._name = name
         self._reception: Reception | None = None
+        self._ended = "no publication was begun."  # why there is none
         self._verifies = False
         self.timeout_s = 0.0
         self._commit_timeout_s = 0.0
@@ -70,6 +71,7 @@ class Responder:
         """Abort what is under way; the old version stays."""
         reception, self._reception = self._reception, None
         self.failures.append(reason)
+        self._ended = reason
         if reception is not None:
             version = reception.manifest.version
             log.warning(
@@ -94,8 +96,9 @@ class Responder:
                 raise TransferError("the sender announced digests and sent none.")
             self._open().verify(digests, self._canary)
         elif kind == "commit":
-            self._open().commit(wire.integer(message, "version"))
-            self._reception = None
+            version = wire.integer(message, "version")
+            self._open().commit(version)
+            self._reception, self._ended = None, f"version {version} was committed already."
         elif kind == "abort":
             self.lost(wire.text(message, "reason"))
         elif kind == "overwrite":
@@ -116,6 +119,5 @@ class Responder:
 
     def _open(self) -> Reception:
         if self._reception is None:
-            why = self.failures[-1] if self.failures else "no publication was begun"
-            raise TransferError(why)
+            raise TransferError(self._ended)
         return self._reception

@@ -215,11 +215,17 @@ class StagedStore(Store):
                 invalidate(version)
             except Exception as error:  # undone and raised with the cache's name
                 self._exchange(before)
+                self._invalidate_again(name)
                 raise TransferError(
                     f"version {version} isn't served: the cache {name} couldn't be invalidated "
                     f"({type(error).__name__}: {error})."
                 ) from error
         self._manifest = None
+
+    def _invalidate_again(self, broken: str) -> None:
+        """After an undone commit: caches before the broken one may hold the new weights' values."""
+        for name in itertools.takewhile(lambda each: each != broken, self._caches):
+            self._caches[name](self._version)
 
     def _exchange(self, version: int) -> None:
         self._served, self._staged = self._staged, self._served

@@ -17,7 +17,7 @@ from parity.weights.session.canary import Canary
 Kind = Literal["hello", "begin", "bucket", "verify", "commit", "abort", "prove", "overwrite"]
 Message: TypeAlias = dict[str, object]
 T = TypeVar("T")
-_MAX_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 
 
 def encode(message: Mapping[str, object]) -> bytes:
@@ -29,8 +29,8 @@ def encode(message: Mapping[str, object]) -> bytes:
 
 def decode(data: bytes | memoryview) -> Message:
     """A message from bytes; raises TransferError for anything else."""
-    if len(data) > _MAX_BYTES:
-        raise TransferError(f"a control message has {len(data)} bytes; at most {_MAX_BYTES}.")
+    if len(data) > MAX_BYTES:
+        raise TransferError(f"a control message has {len(data)} bytes; at most {MAX_BYTES}.")
     try:
         found = msgpack.unpackb(data, raw=False, strict_map_key=True)
     except (ValueError, msgpack.UnpackException) as error:

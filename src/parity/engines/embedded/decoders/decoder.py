@@ -96,6 +96,10 @@ class Decoder(ABC):
         """Decode with the staged weights from now on; the old ones are the next to be staged."""
 
     @abstractmethod
+    def drop_staged(self) -> None:
+        """Give the memory of the staged weights back; `staged` makes new ones of zeros."""
+
+    @abstractmethod
     def free(self) -> None:
         """Give the memory of all weights back; nothing can be decoded afterwards."""
 

@@ -164,6 +164,10 @@ class GenericDecoder(Decoder):
             live.data = self._staged[name]
         self._staged = old
 
+    def drop_staged(self) -> None:
+        """Forget the set of weights that isn't decoded with."""
+        self._staged = None
+
     def free(self) -> None:
         """Drop both sets of weights."""
         self._staged = None

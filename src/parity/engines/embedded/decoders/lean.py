@@ -86,6 +86,10 @@ class LeanDecoder(Decoder):
             raise AssertionError("swap without staged weights")
         self._weights, self._staged = self._staged, self._weights
 
+    def drop_staged(self) -> None:
+        """Forget the set of weights that isn't decoded with."""
+        self._staged = None
+
     def free(self) -> None:
         """Drop both sets of weights."""
         self._staged = None

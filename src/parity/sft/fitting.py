@@ -17,7 +17,7 @@ from pathlib import Path
 from parity.algorithms.objective import SftObjective
 from parity.config.schema import AnswerStyle, SftConfig
 from parity.errors import DataError
-from parity.evaluation import Evaluation
+from parity.evaluation import Evaluation, longest_grading_s
 from parity.models.rendering import Renderer
 from parity.observe.dashboard.display import Display
 from parity.observe.devices import DeviceMetrics
@@ -26,6 +26,7 @@ from parity.observe.tracking import Trackers
 from parity.parts import Parts
 from parity.rollouts.group import why_unscored
 from parity.runtime.inline import InlineRuntime
+from parity.supervise import limits
 from parity.tasks.stream import TaskStream
 from parity.training.trainer import Trainer
 from parity.types import NO_VERSION, Sample, Task
@@ -58,6 +59,7 @@ class Fitting:
         self.stop_reason = ""
         self.started = time.monotonic()
         self.trained_tokens = 0.0
+        assert parts.model is not None, "supervised training holds its model itself"
         self.trainer = Trainer(
             parts.model,
             objective=SftObjective(),
@@ -80,15 +82,24 @@ class Fitting:
             await self._step(drawn)
         transfer = DirectTransfer([self.parts.engine])
         weights = Weights(self.trainer.named_weights(), self.trainer.aliases())
-        await transfer.publish(weights, version=1, switch=self.parts.setup.generation.switch)
+        switch = self.parts.setup.generation.switch
+        with limits.publication(self.config.supervise, 1):
+            await transfer.publish(weights, version=1, switch=switch)
         return first, await self._evaluate()
+
+    @property
+    def longest_grading_s(self) -> float:
+        """How long an evaluation may take without a token."""
+        config = self.config
+        return longest_grading_s(config.eval, config.grader, self.parts.evaluator.max_retries)
 
     def export(self, path: Path) -> None:
         """Write the fitted model as a Hugging Face folder."""
         self.trainer.export(path, self.parts.tokenizer)
 
     async def _step(self, samples: Sequence[Sample]) -> None:
-        with self.timer.phase("train"):
+        due = limits.step(self.config.supervise, self.trainer.step_index + 1)
+        with self.timer.phase("train"), due:
             report = await self.runtime.in_trainer(lambda: self.trainer.step(samples))
         times = self.timer.step()
         self.trained_tokens += report.metrics["train/tokens"]
@@ -102,7 +113,12 @@ class Fitting:
 
     async def _evaluate(self) -> Evaluation:
         self.display.activity("evaluating")
-        with self.timer.phase("eval"):
+        due = limits.evaluation(
+            self.config.supervise,
+            self.parts.engine,
+            longest_silence_s=self.longest_grading_s,
+        )
+        with self.timer.phase("eval"), due:
             evaluation = await self.parts.evaluator.run()
         if evaluation.accuracy is None:
             reason = why_unscored(evaluation.episodes)
@@ -123,7 +139,12 @@ class Fitting:
         )
         for number, task in enumerate(stream):
             noise = random.Random(f"{self.config.seed}/{number}")
-            yield example(task, number, self.parts.renderer, self.config.answers, noise)
+            try:
+                sample = example(task, number, self.parts.renderer, self.config.answers, noise)
+            except DataError as error:
+                stream.refuse(error)
+                continue
+            yield sample
 
 
 def example(

@@ -9,7 +9,7 @@ from parity.config.schema import AnswerStyle, TinyModelConfig
 from parity.errors import DataError
 from parity.models.rendering import Renderer
 from parity.models.tiny import character_tokenizer
-from parity.sft import example, transformed
+from parity.sft.fitting import example, transformed
 from parity.types import Task
 
 RENDERER = Renderer(character_tokenizer(max_length=TinyModelConfig().max_length))

@@ -1,0 +1,1 @@
+"""What the router is made of: replicas, the choice between them, health, joining."""

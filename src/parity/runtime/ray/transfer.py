@@ -1,0 +1,165 @@
+"""The driver's end of a publication: trainer ranks send, engine replicas receive.
+
+    all ranks: stage(version)    rank 0 sends over the transport, the others help to gather
+    switch(commit)               when in_flight allows; commit is rank 0's
+    or abort(reason)             everywhere
+
+A replica that died before the commit is left out and the publication begins again with those that
+live: the version is live in every replica that is in use. The transport is chosen by placement.
+"""
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from parity.engines.router import Router
+from parity.errors import ParityError, RoleError, TransferError, UnsupportedError
+from parity.runtime.ray.engine import RemoteEngine
+from parity.runtime.ray.publication import Way
+from parity.runtime.ray.role import Actor
+from parity.runtime.ray.trainer import RemoteTrainer
+from parity.weights.config import Transport
+from parity.weights.transfer import PublishReport, Switch, Transfer, Weights
+
+log = logging.getLogger(__name__)
+_ABORT_S = 30.0
+
+
+def choose_transport(wanted: Transport, *, is_one_host: bool) -> tuple[str, str]:
+    """The transport between these processes, and why.
+
+    Raises UnsupportedError for one that can't reach every engine from here.
+    """
+    if wanted == "auto":
+        if is_one_host:
+            return "zmq_ipc", "trainer rank 0 and all engines are on one host"
+        return "disk", "engines are on other hosts than trainer rank 0"
+    if wanted == "zmq_ipc" and not is_one_host:
+        raise UnsupportedError(
+            "weights.transport is 'zmq_ipc', which stays on one host, and placement puts engines "
+            "on other hosts than trainer rank 0; set weights.transport=disk, with weights.dir in a "
+            "folder that all hosts see."
+        )
+    if wanted not in ("zmq_ipc", "disk"):
+        raise UnsupportedError(
+            f"weights.transport is {wanted!r}, which runtime=ray can't use yet; set "
+            "weights.transport=auto, zmq_ipc or disk."
+        )
+    return wanted, f"weights.transport={wanted} was set"
+
+
+class RankTransfer(Transfer):
+    """Publishes from the trainer's ranks to the replicas that live."""
+
+    def __init__(
+        self,
+        trainer: RemoteTrainer,
+        way: Way,
+        *,
+        engines: Sequence[RemoteEngine],
+        timeout_s: float,
+    ) -> None:
+        """
+        Args:
+            trainer: whose ranks send.
+            way: the transport, to all replicas.
+            engines: the driver's views of the replicas, by number.
+            timeout_s: longest time of one publication.
+        """
+        self._trainer = trainer
+        self._way = way
+        self._engines = engines
+        self.router: Router | None = None  # through which the engines are used, once there is one
+        self._size_bytes: int | None = None  # of the last publication
+        self._timeout_s = timeout_s
+
+    async def publish(self, weights: Weights, *, version: int, switch: Switch) -> PublishReport:
+        """Make `version` live in every replica that is in use.
+
+        Raises the transport's error with the old version served, RoleError where a rank is lost.
+        """
+        assert not weights.tensors, "the ranks publish what they hold"
+        while True:
+            replicas = self._living()
+            if not replicas:
+                raise TransferError(f"version {version} can't be published: no engine is left.")
+            try:
+                await self._stage(replicas, version)
+                return await self._switch(switch, version)
+            except TransferError as error:
+                left = await self._still_living()
+                if not left or left == replicas:
+                    raise
+                log.warning(
+                    "event=publication_begins_again version=%d engines=%s reason=%s",
+                    *(version, left, error),
+                )
+
+    def _living(self) -> tuple[int, ...]:
+        """The replicas that are in use now."""
+        serving = None if self.router is None else self.router.replicas
+        return tuple(
+            number
+            for number, engine in enumerate(self._engines)
+            if not engine.is_lost and (serving is None or serving.get(engine.name) == "serving")
+        )
+
+    async def _still_living(self) -> tuple[int, ...]:
+        """The same, after asking each."""
+        for number in self._living():
+            with contextlib.suppress(ParityError):
+                await self._engines[number].check()
+        return self._living()
+
+    async def _stage(self, replicas: tuple[int, ...], version: int) -> None:
+        way = replace(self._way, replicas=replicas)
+        try:
+            await self._trainer.calls.gather(
+                {name: r.stage.remote(way, version) for name, r in self._trainer.ranks.items()},
+                f"publish version {version}",
+                deadline_s=self._timeout_s,
+            )
+        except BaseException as error:
+            if not isinstance(error, RoleError):
+                await self._abort(str(error) or type(error).__name__)
+            raise
+
+    async def _switch(self, switch: Switch, version: int) -> PublishReport:
+        reports: list[PublishReport] = []
+
+        async def commit() -> None:
+            answers = await self._trainer.calls.gather(
+                {name: r.commit.remote() for name, r in self._sender.items()},
+                "commit a version",
+                deadline_s=self._timeout_s,
+            )
+            reports.extend(report for report in answers.values() if report is not None)
+
+        try:
+            router = self.router
+            if router is None:
+                await switch(commit)
+            else:
+                await switch(lambda: router.switch(commit, version=version))
+        except BaseException as error:
+            await self._abort(str(error) or type(error).__name__)
+            raise
+        if not reports:  # live, but not in a replica that died meanwhile: no report came back
+            assert self._size_bytes is not None, "the first publication has to be a whole one"
+            return PublishReport(version, self._size_bytes)
+        self._size_bytes = reports[0].size_bytes
+        return reports[0]
+
+    async def _abort(self, reason: str) -> None:
+        with contextlib.suppress(ParityError):  # the first error is the one to report
+            await self._trainer.calls.gather(
+                {name: r.abort.remote(reason) for name, r in self._sender.items()},
+                "abort a publication",
+                deadline_s=min(_ABORT_S, self._timeout_s),
+            )
+
+    @property
+    def _sender(self) -> dict[str, Actor]:
+        name, rank = next(iter(self._trainer.ranks.items()))
+        return {name: rank}
