@@ -21,8 +21,8 @@ rollouts.config training.config supervise.config runtime.config
 supervise.waits observe.metric observe.names observe.timer observe.encode
 platforms algorithms models weights.manifest engines.engine weights tools rewards environments
 tasks engines ledger rollouts training runtime observe supervise config
-starts evaluation roles parts run runtime.ray build sft loop ending launch sft.command replay measure
-doctor ci cli
+starts evaluation roles parts run runtime.ray build sft loop ending launch sft.command replay
+measure doctor ci cli
 """.split()
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FOLDER_FILES = 400, 60, 15
 VAGUE = re.compile(

@@ -159,8 +159,9 @@ def decide_here(wanted: str = AUTO) -> Decision:
 def use(decision: Decision, *, needs_device: bool = True) -> Platform:
     """The platform of a decision, checked to be usable in this process.
 
-    A driver whose devices are other processes' needs none. Where nobody could list devices, the runtime has the last word; where there are none, or where
-    they are hidden, it isn't asked. Raises UnsupportedError with the reasons.
+    A driver whose devices are other processes' needs none. Where nobody could list devices, the
+    runtime has the last word; where there are none, or where they are hidden, it isn't asked.
+    Raises UnsupportedError with the reasons.
     """
     platform = all_platforms()[decision.platform]()
     if not needs_device:
