@@ -7,7 +7,9 @@ stopped, and says so in `summary.json`; "failed" can never look like "finished".
 import asyncio
 import logging
 import signal
+from pathlib import Path
 
+from parity.config import environment
 from parity.errors import ParityError
 from parity.folder import RunFolder
 from parity.observe.dashboard.display import Display
@@ -108,9 +110,12 @@ class Stopper:
 
 def what_next(folder: RunFolder, summary: Summary) -> str:
     """Where everything lies, and the commands that follow."""
+    searched = environment.runs_dir() or Path("runs")  # where commands look for a plain name
+    is_found = folder.path.parent.resolve() == searched.resolve()
+    run = folder.name if is_found else str(folder.path)
     if summary.status == "stopped":
-        return f"{folder.path}: `parity resume {folder.name}` goes on from step {summary.steps}"
+        return f"{folder.path}: `parity resume {run}` goes on from step {summary.steps}"
     return (
-        f"{folder.path}: `parity show {folder.name}` draws the curves, "
-        f"`parity eval {folder.name}` evaluates, model/ is the trained model"
+        f"{folder.path}: `parity show {run}` draws the curves, "
+        f"`parity eval {run}` evaluates, model/ is the trained model"
     )

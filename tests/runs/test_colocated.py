@@ -170,6 +170,7 @@ def test_a_signal_in_a_turn_ends_the_run_in_good_order(
     assert_equal_weights(weights(straight), weights(stopped))
 
 
+@pytest.mark.slow
 def test_memory_is_back_at_its_baseline_after_each_of_twenty_turns(tmp_path: Path) -> None:
     """In a process of its own, whose resident memory is then of nothing else (`resident.py`)."""
     out = tmp_path / "turns.json"

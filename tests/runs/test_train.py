@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from parity import launch, loop
 from parity.build import open_run
 from parity.config.schema import TrainConfig
-from parity.errors import ConfigError, TrainingError
+from parity.errors import ConfigError, EvaluationError
 from parity.folder import RunFolder
 from parity.observe.dashboard.quiet import QuietDisplay
 from parity.observe.summary import Summary
@@ -245,7 +245,7 @@ def test_the_clock_ends_a_run_in_good_order(config_of: ConfigOf) -> None:
 def test_a_run_that_lost_its_grader_fails_and_says_so(config_of: ConfigOf) -> None:
     function = f"{Path(__file__).parent / 'graders.py'}:broken"
     config = config_of(f"reward.function={function}", "output.name=fails", "steps=40")
-    with pytest.raises(TrainingError, match="the judge is away"):
+    with pytest.raises(EvaluationError, match="the judge is away"):
         launch.train(config, recipe="finetune")
     summary = Summary.read(Path(config.output.dir) / "fails")
     assert summary.status == "failed"

@@ -356,7 +356,15 @@ def num_of_everything() -> tuple[int, int, int]:
     return len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), memory
 
 
-@pytest.mark.parametrize("transport", ["direct", "zmq_ipc", "collective", "disk_xor"])
+@pytest.mark.parametrize(
+    "transport",
+    [
+        "direct",
+        "zmq_ipc",
+        pytest.param("collective", marks=pytest.mark.slow),
+        pytest.param("disk_xor", marks=pytest.mark.slow),
+    ],
+)
 def test_200_publications_leave_no_more_than_five_did(transport: str, tmp_path: Path):
     before = num_of_everything()
     store = store_of(tensors(0))

@@ -1,0 +1,25 @@
+"""The commands that a run ends with can be typed as they stand."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from parity.cli.locate import find_run, runs_dir
+from parity.ending import what_next
+from parity.folder import RunFolder
+
+
+@pytest.mark.parametrize("parent", ["runs", "elsewhere/deep"])
+@pytest.mark.parametrize("status", ["finished", "stopped"])
+def test_the_commands_find_the_run_wherever_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: str, status: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PARITY_RUNS_DIR", raising=False)
+    path = tmp_path / parent / "mine"
+    path.mkdir(parents=True)
+    (path / "run.json").write_text("{}")
+    told = what_next(RunFolder(path), SimpleNamespace(status=status, steps=3))
+    for command in told.split("`")[1::2]:
+        assert find_run(command.split()[2], runs_dir(None)).path.samefile(path)
