@@ -153,7 +153,7 @@ def best_of(steps: Steps, repeats: int) -> dict[str, Cost]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps and repeats")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()

@@ -22,6 +22,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 
+import torch
+
 from parity.errors import DeadlineError
 from parity.evaluation import Evaluation, longest_grading_s
 from parity.ledger.ledger import Mark
@@ -71,9 +73,7 @@ async def one_step(run: Run) -> None:
     if is_published:
         metrics |= await publish(run)
     metrics |= await run.runtime.engines_turn()
-    if run.config.trackers.dump_episodes:
-        run.dump.write(step, groups, advantages=by_episode(groups, advantages))
-    after(run, report, groups, metrics)
+    after(run, report, groups, metrics, advantages)
     await between(run, step)
     if is_published:
         run.buffer.release(run.progress.version)
@@ -190,7 +190,13 @@ def save(run: Run, step: int, state: dict[str, Json]) -> None:
     run.ledger.retire(oldest_checkpoint_step=run.checkpoints.complete()[0].step)
 
 
-def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, float]) -> None:
+def after(
+    run: Run,
+    report: StepReport,
+    groups: list[Group],
+    metrics: dict[str, float],
+    advantages: torch.Tensor,
+) -> None:
     """Report the step: counted now, written while the next one computes."""
     counts = run.buffer.counts
     counts.check()
@@ -208,11 +214,19 @@ def after(run: Run, report: StepReport, groups: list[Group], metrics: dict[str, 
         "rollout/dropped_groups": run.newly_dropped(counts),
         "publish/version": run.progress.version,
     }
-    run.reports.do(partial(tell, run, report.step, metrics))
+    run.reports.do(partial(tell, run, report.step, metrics, groups, advantages))
 
 
-def tell(run: Run, step: int, metrics: dict[str, float]) -> None:
-    """Write a step's metrics to the trackers and on the screen."""
+def tell(
+    run: Run,
+    step: int,
+    metrics: dict[str, float],
+    groups: list[Group],
+    advantages: torch.Tensor,
+) -> None:
+    """Write a step's episodes into the dump, its metrics to the trackers and on the screen."""
+    if run.config.trackers.dump_episodes:
+        run.dump.write(step, groups, advantages=by_episode(groups, advantages))
     run.trackers.log(step, metrics)
     run.display.step(step, metrics)
     for sentence in run.advisor(metrics):

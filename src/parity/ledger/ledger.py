@@ -20,7 +20,7 @@ from typing import Literal, Self, TextIO
 
 from parity.errors import CheckpointError
 from parity.ledger.config import LedgerConfig
-from parity.ledger.payload import age_span, encode_advantages, encode_group
+from parity.ledger.payload import Span, age_spans, encode_advantages, encode_group
 from parity.ledger.retention import retire
 from parity.ledger.schema import LedgerError
 from parity.ledger.stored import StoredGroup, facts_cell, results_cell
@@ -69,7 +69,7 @@ class OpenGroup:
     attempt: int
     is_inherited: bool = False  # from the process before, so it may be issued again
     is_admitted: bool = False
-    spans: Sequence[tuple[int | None, int | None]] = ()  # per sibling, once they are generated
+    spans: Sequence[Span] = ()  # per sibling, once they are generated
     scored: Sequence[bool] = ()  # whether there is a value, per sibling, once they are scored
 
 
@@ -168,7 +168,7 @@ class Ledger:
         if known.spans:
             raise LedgerError(f"group {group} is generated a second time.")
         episodes = tuple(episodes)
-        known.spans = spans = [age_span(episode) for episode in episodes]
+        known.spans = spans = age_spans(episodes)
         prompt = episodes[0].task.tokens
         attempts = tuple(sampling_attempts) or (0,) * known.size
         num_tokens = sum([len(episode.tokens) for episode in episodes])

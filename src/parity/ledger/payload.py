@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, groupby, repeat
+from itertools import chain, compress, groupby, repeat
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from parity.ledger.schema import LedgerError
 from parity.types import NO_VERSION, Episode, FinishReason
 
 _SIZE = struct.Struct("<I")
+Span = tuple[int | None, int | None]  # oldest and newest version
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +52,20 @@ def encode_group(
     float_type, logprobs = _packed_floats(
         list(chain.from_iterable([each.logprobs[skip:] for each in episodes]))
     )
-    texts = [each.response.encode("utf-8", "surrogatepass") for each in episodes]
+    text = "".join([each.response for each in episodes]).encode("utf-8", "surrogatepass")
     # Written by hand: an encoder of nested values costs more than all the rest. A list of
     # lists of integers is JSON as Python prints it.
     header = (
         f'{{"kind":"group","ids":[{",".join([_quoted(each.episode_id) for each in episodes])}],'
         f'"finish_reasons":[{",".join([_quoted(each.finish_reason) for each in episodes])}],'
         f'"prompt":{skip},"lengths":{[len(each.tokens) - skip for each in episodes]},'
-        f'"texts":{[len(text) for text in texts]},'
+        f'"characters":{[len(each.response) for each in episodes]},'
         f'"tokens":["{token_type}",{skip + len(tokens)}],'
         f'"logprobs":["{float_type}",{len(tokens)}],'
         f'"loss_mask":{_runs([each.loss_mask[skip:] for each in episodes])},'
         f'"versions":{_runs([each.versions[skip:] for each in episodes])}}}'
     )
-    return _join(header, packed_tokens, logprobs, *texts)
+    return _join(header, packed_tokens, logprobs, text)
 
 
 def decode_group(body: bytes) -> tuple[EpisodePayload, ...]:
@@ -76,13 +77,18 @@ def decode_group(body: bytes) -> tuple[EpisodePayload, ...]:
         skip, lengths = int(header["prompt"]), [int(length) for length in header["lengths"]]
         masks, versions = _unrolled(header["loss_mask"]), _unrolled(header["versions"])
         num_tokens = sum(lengths)
+        text = bytes(rest).decode("utf-8", "surrogatepass")
         if {len(tokens) - skip, len(logprobs), len(masks), len(versions)} != {num_tokens}:
             raise ValueError("its arrays have different lengths")
+        if len(text) != sum(header["characters"]):
+            raise ValueError("its text has another length")
         found: list[EpisodePayload] = []
         begin = text_begin = 0
-        rows = zip(header["ids"], header["finish_reasons"], lengths, header["texts"], strict=True)
-        for name, reason, length, text_bytes in rows:
-            end, text_end = begin + length, text_begin + text_bytes
+        rows = zip(
+            header["ids"], header["finish_reasons"], lengths, header["characters"], strict=True
+        )
+        for name, reason, length, num_characters in rows:
+            end, text_end = begin + length, text_begin + num_characters
             found.append(
                 EpisodePayload(
                     episode_id=str(name),
@@ -92,7 +98,7 @@ def decode_group(body: bytes) -> tuple[EpisodePayload, ...]:
                     loss_mask=(False,) * skip + tuple(map(bool, masks[begin:end])),
                     logprobs=(0.0,) * skip + logprobs[begin:end],
                     versions=(NO_VERSION,) * skip + tuple(versions[begin:end]),
-                    response=bytes(rest[text_begin:text_end]).decode("utf-8", "surrogatepass"),
+                    response=text[text_begin:text_end],
                     finish_reason=cast("FinishReason", reason),
                 )
             )
@@ -129,28 +135,26 @@ def decode_advantages(body: bytes) -> dict[int, tuple[float | None, ...]]:
         raise LedgerError(f"a payload isn't a step ({type(error).__name__}: {error})") from error
 
 
-def age_span(episode: Episode) -> tuple[int | None, int | None]:
-    """The oldest and newest version among the trained tokens; None without any."""
-    versions, mask = episode.versions, episode.loss_mask
-    num_off = mask.count(False)
-    sampled = versions[num_off:]
-    if True in mask[:num_off]:  # not only at the beginning
-        sampled = tuple(v for v, is_on in zip(versions, mask, strict=True) if is_on)
-    distinct = set(sampled)  # few versions, many tokens
-    return (min(distinct), max(distinct)) if distinct else (None, None)
+def age_spans(episodes: Sequence[Episode]) -> Sequence[Span]:
+    """Per episode the oldest and newest version among the trained tokens; None without any."""
+    masks = [episode.loss_mask for episode in episodes]
+    versions = [episode.versions for episode in episodes]
+    distinct = set(compress(chain.from_iterable(versions), chain.from_iterable(masks)))
+    if len(distinct) == 1 and all(True in mask for mask in masks):  # most groups
+        return [(version, version) for version in distinct] * len(masks)
+    return [_span(set(compress(*one))) for one in zip(versions, masks, strict=True)]
+
+
+def _span(versions: set[int]) -> Span:
+    return (min(versions), max(versions)) if versions else (None, None)
 
 
 def _is_shared(prompt: tuple[int, ...], episodes: Sequence[Episode | EpisodePayload]) -> bool:
-    """Whether all begin with these tokens, and with what unsampled tokens have beside them."""
+    """Whether all begin with these tokens, unsampled: what is beside such tokens is known."""
     length = len(prompt)
-    mask, logprobs, versions = (False,) * length, (0.0,) * length, (NO_VERSION,) * length
     for each in episodes:
-        if (
-            each.tokens[:length] != prompt
-            or each.loss_mask[:length] != mask
-            or each.logprobs[:length] != logprobs
-            or each.versions[:length] != versions
-        ):
+        mask = each.loss_mask
+        if each.tokens[:length] != prompt or (True in mask and mask.index(True) < length):
             return False
     return True
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from parity.ledger.payload import EpisodePayload, decode_group
+from parity.ledger.payload import EpisodePayload, Span, decode_group
 from parity.ledger.schema import LedgerError
 from parity.ledger.segments import Place, read_record
 from parity.ledger.writer import Cell
@@ -85,7 +85,7 @@ class StoredGroup:
 def facts_cell(
     episodes: Sequence[Episode],
     sampling_attempts: Sequence[int],
-    spans: Sequence[tuple[int | None, int | None]],
+    spans: Sequence[Span],
 ) -> tuple[str]:
     """The column `episodes` of a row in `generated`; `spans` are their oldest, newest versions."""
     rows = zip(episodes, sampling_attempts, spans, strict=True)
@@ -112,11 +112,10 @@ def facts_of(row: sqlite3.Row) -> tuple[EpisodeFacts, ...]:
 
 def results_cell(rewards: Sequence[RewardResult]) -> tuple[str]:
     """The column `results` of a row in `scored`: a number, or an object that says more."""
-    results = [_result(reward) for reward in rewards]
-    numbers = [result for result in results if type(result) is float]
-    if len(numbers) == len(results) and math.isfinite(math.fsum(numbers)):
+    numbers = [each.value for each in rewards if isinstance(each, Scored) and not each.parts]
+    if len(numbers) == len(rewards) and math.isfinite(math.fsum(numbers)):
         return (str(numbers),)  # which is JSON, and needs no encoder
-    return (_json(results),)
+    return (_json([_result(reward) for reward in rewards]),)
 
 
 def _result(reward: RewardResult) -> Json:

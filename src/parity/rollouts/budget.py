@@ -5,7 +5,7 @@ other tries didn't help. Invariant: each group is counted once, as it ended last
 run that reuses or repeats a group counts what an unbroken run would.
 """
 
-from collections import deque
+from collections import Counter, deque
 from itertools import groupby
 
 from parity.errors import CheckpointError, TrainingError
@@ -21,14 +21,16 @@ class FailureBudget:
     def __init__(self, max_share: float, *, state: Json = None) -> None:
         """`state` is of a checkpoint."""
         self._max_share = max_share
-        self._newest: deque[tuple[int, bool]] = deque(maxlen=BUDGET_EPISODES)  # group, is failed
+        self._newest: deque[tuple[int, bool]] = deque()  # group, is failed
+        self._ended = Counter[int]()  # by group, among the newest
+        self._num_failed = 0  # among the newest
         for index, failed, ended in [] if state is None else _read(state):
             self.note(index, failed=failed, ended=ended)
 
     def add(self, index: int, *, failed: int, ended: int, reason: str) -> None:
         """The episodes of a group ended; raises TrainingError when the budget is spent."""
         self.note(index, failed=failed, ended=ended)
-        total, of = sum(is_failed for _, is_failed in self._newest), len(self._newest)
+        total, of = self._num_failed, len(self._newest)
         if failed and of >= LEAST_EPISODES and total > self._max_share * of:
             raise TrainingError(
                 f"{total} of the last {of} episodes failed (last: {reason}), more than "
@@ -38,11 +40,24 @@ class FailureBudget:
 
     def note(self, index: int, *, failed: int, ended: int) -> None:
         """Count a group without judging: its failures are of an earlier process."""
-        if any(known == index for known, _ in self._newest):
-            kept = [entry for entry in self._newest if entry[0] != index]
-            self._newest.clear()
-            self._newest.extend(kept)
+        if index in self._ended:
+            again = [entry for entry in self._newest if entry[0] == index]
+            self._newest = deque(entry for entry in self._newest if entry[0] != index)
+            self._forget(again)
         self._newest.extend([(index, True)] * failed + [(index, False)] * (ended - failed))
+        if ended:
+            self._ended[index] += ended
+        self._num_failed += failed
+        excess = len(self._newest) - BUDGET_EPISODES
+        self._forget([self._newest.popleft() for _ in range(excess)])
+
+    def _forget(self, entries: list[tuple[int, bool]]) -> None:
+        """Take back the counts of episodes that aren't among the newest any more."""
+        for index, is_failed in entries:
+            self._num_failed -= is_failed
+            self._ended[index] -= 1
+            if not self._ended[index]:
+                del self._ended[index]
 
     def state(self) -> Json:
         """Index, failed and ended episodes per group, for a checkpoint."""

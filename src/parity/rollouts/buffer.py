@@ -223,18 +223,21 @@ class Buffer:
             oldest = sorted(self._waiting.values(), key=lambda slot: slot.index)[:wanted]
             is_complete = len(oldest) == wanted and not self._running
             return oldest if is_complete and all(slot.group for slot in oldest) else []
-        finished = sorted(
-            (slot for slot in self._waiting.values() if slot.group is not None),
-            key=lambda slot: slot.finished,
-        )
+        finished = [slot for slot in self._waiting.values() if slot.group is not None]
+        if len(finished) < wanted:
+            return []
+        finished.sort(key=lambda slot: slot.finished)
         picked: list[_Slot] = []
+        rest = finished  # of the finished, what isn't picked
         for deadline, required in self._required():
-            early = [s for s in finished if s.version + self._bound <= deadline and s not in picked]
+            early = [slot for slot in rest if slot.version + self._bound <= deadline]
             missing = required - sum(s.version + self._bound <= deadline for s in picked)
             if missing > len(early):
                 return []
-            picked += early[: max(0, missing)]
-        rest = [slot for slot in finished if slot not in picked]
+            if missing > 0:
+                picked += early[:missing]
+                taken = {slot.index for slot in picked}
+                rest = [slot for slot in finished if slot.index not in taken]
         picked += rest[: wanted - len(picked)]
         return picked if len(picked) == wanted else []
 

@@ -3,7 +3,9 @@
 Only what is known is reported: a mean over nothing is left out, never 0.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from statistics import fmean, pstdev
 
 from parity.errors import TrainingError
@@ -43,12 +45,9 @@ def lag_metrics(episodes: Iterable[Episode], *, version: int, bound: int) -> dic
 
     Raises TrainingError where a token is older than `bound` versions: it must not be trained.
     """
-    lags = [
-        version - token_version
-        for episode in episodes
-        for token_version in episode.versions
-        if token_version != NO_VERSION
-    ]
+    numbers = Counter(chain.from_iterable([episode.versions for episode in episodes]))
+    numbers.pop(NO_VERSION, None)
+    lags = {version - of: number for of, number in numbers.items()}  # number of tokens by lag
     if not lags:
         return {}
     if max(lags) > bound or min(lags) < 0:
@@ -56,4 +55,5 @@ def lag_metrics(episodes: Iterable[Episode], *, version: int, bound: int) -> dic
             f"a token has a lag of {max(lags)} versions (least: {min(lags)}) at version {version}; "
             f"rollouts.max_lag allows 0 to {bound}. This is a bug of the buffer, please report it."
         )
-    return {"rollout/lag_mean": fmean(lags), "rollout/lag_max": float(max(lags))}
+    mean = sum(lag * number for lag, number in lags.items()) / sum(lags.values())
+    return {"rollout/lag_mean": mean, "rollout/lag_max": float(max(lags))}

@@ -35,11 +35,19 @@ def to_samples(groups: Sequence[Group], advantages: torch.Tensor) -> list[Sample
             loss_mask=episode.loss_mask,
             logprobs=episode.logprobs,
             versions=episode.versions,
-            advantages=tuple(value if trained else 0.0 for trained in episode.loss_mask),
+            advantages=_spread(value, episode.loss_mask),
         )
         for group, episode, value in _with_values(groups, advantages)
-        if isinstance(episode.reward, Scored) and any(episode.loss_mask)
+        if isinstance(episode.reward, Scored) and True in episode.loss_mask
     ]
+
+
+def _spread(value: float, mask: tuple[bool, ...]) -> tuple[float, ...]:
+    """The advantage on trained tokens, 0 elsewhere."""
+    num_off = mask.count(False)
+    if True in mask[:num_off]:  # not only at the beginning
+        return tuple(value if is_trained else 0.0 for is_trained in mask)
+    return (0.0,) * num_off + (value,) * (len(mask) - num_off)
 
 
 def by_episode(groups: Sequence[Group], advantages: torch.Tensor) -> dict[str, float | None]:
