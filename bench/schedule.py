@@ -19,7 +19,6 @@ Exit status 1 where a number is missed: 1.6, 5 %, 2000, 1.5.
 
 import argparse
 import asyncio
-import gc
 import json
 import random
 import subprocess
@@ -37,6 +36,7 @@ import torch
 
 from bench.weights import at_once, empty_store, mixed_tensors
 from parity.build import wire
+from parity.cli import heavy
 from parity.config.compose import load_train
 from parity.config.schema import TrainConfig
 from parity.config.threads import ThreadPlan
@@ -426,7 +426,8 @@ def main() -> int:
     parser.add_argument("--replica", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    gc.freeze()  # as `parity train` does with what was imported
+    with heavy.imports():  # the collector as `parity train` sets it
+        pass
     if options.serve is not None:
         serve(options.serve, options.replica, options.mib)
         return 0

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -28,12 +28,12 @@ from parity.errors import DeadlineError
 from parity.evaluation import Evaluation, longest_grading_s
 from parity.ledger.ledger import Mark
 from parity.rollouts.group import why_unscored
-from parity.rollouts.report import lag_metrics, rollout_metrics
+from parity.rollouts.report import check_lag, lag_metrics, rollout_metrics
 from parity.rollouts.retries import pauses_s
 from parity.rollouts.samples import by_episode, reward_table, to_samples
 from parity.run import Run
 from parity.supervise import limits
-from parity.types import Group, Json, StepReport
+from parity.types import Episode, Group, Json, StepReport
 
 log = logging.getLogger(__name__)
 
@@ -56,24 +56,21 @@ async def train(run: Run) -> None:
 async def one_step(run: Run) -> None:
     """Take groups, train on them, publish, look after the run."""
     groups = await take(run)
-    episodes = [episode for group in groups for episode in group.episodes]
-    bound = math.ceil(run.config.rollouts.max_lag)
-    metrics = rollout_metrics(groups)
-    metrics |= lag_metrics(episodes, version=run.buffer.version, bound=bound)
+    version = run.buffer.version
+    check_lag(episodes_of(groups), version=version, bound=math.ceil(run.config.rollouts.max_lag))
     advantages = run.advantage(reward_table(groups))
     samples = to_samples(groups, advantages)
     due = limits.step(run.config.supervise, run.trainer.step_index + 1)
     with run.timer.phase("train"), due:
         report = await run.runtime.in_trainer(lambda: run.trainer.step(samples))
     step = report.step
-    run.issuer.trained(
-        step, version=run.buffer.version, groups=groups, advantages=advantages.tolist()
-    )
+    run.issuer.trained(step, version=version, groups=groups, advantages=advantages.tolist())
+    metrics: dict[str, float] = {}
     is_published = step % run.config.rollouts.steps_per_publish == 0
     if is_published:
         metrics |= await publish(run)
     metrics |= await run.runtime.engines_turn()
-    after(run, report, groups, metrics, advantages)
+    after(run, report, groups, metrics, partial(tell, run, step, groups, advantages, version))
     await between(run, step)
     if is_published:
         run.buffer.release(run.progress.version)
@@ -195,9 +192,9 @@ def after(
     report: StepReport,
     groups: list[Group],
     metrics: dict[str, float],
-    advantages: torch.Tensor,
+    report_later: Callable[[dict[str, float]], None],
 ) -> None:
-    """Report the step: counted now, written while the next one computes."""
+    """Report the step: counted now, the rest while the next one computes."""
     counts = run.buffer.counts
     counts.check()
     metrics |= report.metrics
@@ -214,23 +211,30 @@ def after(
         "rollout/dropped_groups": run.newly_dropped(counts),
         "publish/version": run.progress.version,
     }
-    run.reports.do(partial(tell, run, report.step, metrics, groups, advantages))
+    run.reports.do(partial(report_later, metrics))
 
 
 def tell(
     run: Run,
     step: int,
-    metrics: dict[str, float],
     groups: list[Group],
     advantages: torch.Tensor,
+    version: int,
+    metrics: dict[str, float],
 ) -> None:
     """Write a step's episodes into the dump, its metrics to the trackers and on the screen."""
+    metrics |= rollout_metrics(groups) | lag_metrics(episodes_of(groups), version=version)
     if run.config.trackers.dump_episodes:
         run.dump.write(step, groups, advantages=by_episode(groups, advantages))
     run.trackers.log(step, metrics)
     run.display.step(step, metrics)
     for sentence in run.advisor(metrics):
         run.display.message(sentence)
+
+
+def episodes_of(groups: Iterable[Group]) -> list[Episode]:
+    """All episodes of some groups, in order."""
+    return [episode for group in groups for episode in group.episodes]
 
 
 @asynccontextmanager

@@ -38,7 +38,7 @@ from parity.types import Json
 MAX_DEPTH = 60  # nested containers; deeper ones are unencodable
 MAX_INT_BITS = 65_536
 _INT_LOW, _INT_HIGH = -(2**63), 2**64 - 1  # what every 64-bit reader takes
-_SURROGATE = re.compile("([\ud800-\udfff])")
+SURROGATE = re.compile("([\ud800-\udfff])")
 _FLOAT_WORDS = {"nan", "inf", "-inf"}
 
 
@@ -217,7 +217,7 @@ class _Encoder:
             name = str.__str__(type(value).__qualname__)
         except Exception:  # noqa: BLE001 - even a type's name may be hostile
             name = "unknown"
-        what = _SURROGATE.sub("?", f"{name}: {reason}")
+        what = SURROGATE.sub("?", f"{name}: {reason}")
         self._lost[what] += 1
         return {"$unencodable": what}
 
@@ -227,10 +227,10 @@ def _float(value: float) -> Json:
 
 
 def _text(value: str) -> Json:
-    if value.isascii() or _SURROGATE.search(value) is None:
+    if value.isascii() or SURROGATE.search(value) is None:
         return value
-    parts = (part for part in _SURROGATE.split(value) if part)
-    return {"$text": [ord(part) if _SURROGATE.fullmatch(part) else part for part in parts]}
+    parts = (part for part in SURROGATE.split(value) if part)
+    return {"$text": [ord(part) if SURROGATE.fullmatch(part) else part for part in parts]}
 
 
 def _is_array(value: object) -> bool:

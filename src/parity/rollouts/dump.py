@@ -11,15 +11,18 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from parity.errors import DataError
 from parity.observe.encode import dumps, loads
-from parity.types import Episode, Group, Scored, Split, Unscored
+from parity.rollouts import dump_line
+from parity.types import Episode, Group, Scored, Split, Task, Unscored
 
 MAX_QUEUED_STEPS = 8
 _QUIET_S = 60.0
@@ -136,11 +139,7 @@ class EpisodeDump:
 
     def _write(self, job: _Job) -> None:
         lost = Counter[str]()
-        found = (
-            self._line(job, group, sibling, lost)
-            for group in job.groups
-            for sibling in range(len(group.episodes))
-        )
+        found = chain.from_iterable(self._lines(job, group, lost) for group in job.groups)
         lines = [line for line in found if line is not None]
         self._dir.mkdir(parents=True, exist_ok=True)
         partial = job.path.with_suffix(".partial")
@@ -151,6 +150,18 @@ class EpisodeDump:
         self._count("written", len(lines))
         if lost:
             self._count("lost_values", lost.total(), lost.most_common(1)[0][0])
+
+    def _lines(self, job: _Job, group: Group, lost: Counter[str]) -> Generator[str | None]:
+        """One per sibling: the short way where every value is plain, or else the long one."""
+        head: str | None = None
+        with suppress(Exception):  # what is wrong, the long way says
+            head = _head(job, group)
+        for sibling, episode in enumerate(group.episodes):
+            short: str | None = None
+            if head is not None and episode.task is group.task:
+                with suppress(Exception):
+                    short = dump_line.line(head, _own(job, episode, sibling), _arrays(episode))
+            yield short if short is not None else self._line(job, group, sibling, lost)
 
     def _line(self, job: _Job, group: Group, sibling: int, lost: Counter[str]) -> str | None:
         """One episode as a line; None where it breaks even the record around its values."""
@@ -192,30 +203,51 @@ def read(path: Path) -> Iterator[dict[str, object]]:
 def _record(job: _Job, group: Group, sibling: int) -> dict[str, object]:
     """One line: the episode with its place in the run, reward or reason, and tokens."""
     episode = group.episodes[sibling]
-    task = episode.task
+    arrays = {name: list(values) for name, values in _arrays(episode).items()}
+    return {**_shared(job, group, episode.task), **_own(job, episode, sibling), **arrays}
+
+
+def _head(job: _Job, group: Group) -> str | None:
+    """What the lines of a group begin with; None where a value of it isn't plain."""
+    lost = Counter[str]()
+    text = dumps(_shared(job, group, group.task), lost)
+    return None if lost else text.removesuffix("}")
+
+
+def _shared(job: _Job, group: Group, task: Task) -> dict[str, object]:
     return {
         "step": job.step,
         "split": job.split,
         "group": group.index,
-        "sibling": sibling,
-        "episode_id": episode.episode_id,
         "task_id": task.task_id,
         "prompt": task.question,
         "messages": None
         if task.messages is None
         else [{"role": message.role, "content": message.content} for message in task.messages],
         "expected": task.answer,
+        "num_prompt_tokens": len(task.tokens),
+    }
+
+
+def _own(job: _Job, episode: Episode, sibling: int) -> dict[str, object]:
+    return {
+        "sibling": sibling,
+        "episode_id": episode.episode_id,
         "response": episode.response,
         **_reward(episode),
         "advantage": job.advantages.get(episode.episode_id),
         "finish_reason": episode.finish_reason,
-        "num_prompt_tokens": len(task.tokens),
         "num_response_tokens": episode.num_response_tokens,
         "num_trained_tokens": sum(episode.loss_mask),
-        "tokens": list(episode.tokens),
-        "loss_mask": list(episode.loss_mask),
-        "logprobs": list(episode.logprobs),
-        "versions": list(episode.versions),
+    }
+
+
+def _arrays(episode: Episode) -> dict[str, tuple[float, ...]]:
+    return {
+        "tokens": episode.tokens,
+        "loss_mask": episode.loss_mask,
+        "logprobs": episode.logprobs,
+        "versions": episode.versions,
     }
 
 

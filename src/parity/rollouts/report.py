@@ -40,20 +40,25 @@ def _values(group: Group) -> list[float]:
     return [value for value in group.rewards if value is not None]
 
 
-def lag_metrics(episodes: Iterable[Episode], *, version: int, bound: int) -> dict[str, float]:
-    """Mean and largest lag of the tokens about to be trained under `version`.
+def check_lag(episodes: Iterable[Episode], *, version: int, bound: int) -> None:
+    """Raise TrainingError where a token isn't of the last `bound` versions: it can't be trained."""
+    versions = set[int]().union(*[episode.versions for episode in episodes]) - {NO_VERSION}
+    if versions and not version - bound <= min(versions) <= max(versions) <= version:
+        raise TrainingError(
+            f"a token has a lag of {version - min(versions)} versions (least: "
+            f"{version - max(versions)}) at version {version}; rollouts.max_lag allows 0 to "
+            f"{bound}. This is a bug of the buffer, please report it."
+        )
 
-    Raises TrainingError where a token is older than `bound` versions: it must not be trained.
-    """
+
+def lag_metrics(episodes: Iterable[Episode], *, version: int) -> dict[str, float]:
+    """Mean and largest lag of the tokens that were trained while `version` was live."""
     numbers = Counter(chain.from_iterable([episode.versions for episode in episodes]))
     numbers.pop(NO_VERSION, None)
-    lags = {version - of: number for of, number in numbers.items()}  # number of tokens by lag
-    if not lags:
+    if not numbers:
         return {}
-    if max(lags) > bound or min(lags) < 0:
-        raise TrainingError(
-            f"a token has a lag of {max(lags)} versions (least: {min(lags)}) at version {version}; "
-            f"rollouts.max_lag allows 0 to {bound}. This is a bug of the buffer, please report it."
-        )
-    mean = sum(lag * number for lag, number in lags.items()) / sum(lags.values())
-    return {"rollout/lag_mean": mean, "rollout/lag_max": float(max(lags))}
+    total = sum((version - of) * number for of, number in numbers.items())
+    return {
+        "rollout/lag_mean": total / sum(numbers.values()),
+        "rollout/lag_max": float(version - min(numbers)),
+    }

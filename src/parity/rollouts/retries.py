@@ -74,11 +74,14 @@ async def outcomes(
     try:
         await asyncio.wait(tries.values(), timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        for one in tries.values():
+        late = [one for one in tries.values() if not one.done()]
+        for one in late:
             one.cancel()
-        await asyncio.gather(*tries.values(), return_exceptions=True)
-    for one in tries.values():
-        if not one.cancelled() and (error := one.exception()) is not None:
+        if late:
+            await asyncio.gather(*late, return_exceptions=True)
+    errors = [one.exception() for one in tries.values() if not one.cancelled()]
+    for error in errors:
+        if error is not None:
             raise error
     return {
         n: GraderFailure(TIMED_OUT) if one.cancelled() else one.result() for n, one in tries.items()

@@ -6,9 +6,12 @@ from pathlib import Path
 import fakes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parity.errors import DataError
-from parity.observe.encode import Unencodable
+from parity.observe.encode import Unencodable, dumps, loads
+from parity.rollouts import dump_line
 from parity.rollouts.dump import EpisodeDump, read
 from parity.types import GraderFailure, Group, Scored, Task, Unscored
 
@@ -216,3 +219,39 @@ def test_a_line_that_is_no_episode_is_refused_with_its_place(line: bytes, tmp_pa
     path.write_bytes(b'{"step": 1}\n' + line + b"\n")
     with pytest.raises(DataError, match=r"step_00000001\.jsonl:2: "):
         list(read(path))
+
+
+NUMBERS = st.one_of(
+    st.integers(), st.floats(), st.booleans(), st.none(), st.just(""), st.just(()), st.just([1])
+)
+TEXTS = st.one_of(st.text(st.characters(categories=None)), st.just("\ud83d"))
+
+
+@given(
+    response=TEXTS,
+    value=st.floats(),
+    parts=st.dictionaries(TEXTS, st.floats(), max_size=2),
+    tokens=st.lists(st.one_of(st.integers(0, 9), NUMBERS), max_size=4).map(tuple),
+    logprobs=st.lists(st.one_of(st.floats(), NUMBERS), max_size=4).map(tuple),
+)
+def test_the_short_way_says_what_the_long_one_says(
+    response: str,
+    value: float,
+    parts: dict[str, float],
+    tokens: tuple[int, ...],
+    logprobs: tuple[float, ...],
+) -> None:
+    own = {"response": response, "reward": value, "reward_parts": parts}
+    found = dump_line.line('{"step": 1', own, {"tokens": tokens, "logprobs": logprobs})
+    record = {"step": 1, **own, "tokens": list(tokens), "logprobs": list(logprobs)}
+    if found is not None:
+        assert found.isascii()
+        assert str(loads(found)) == str(loads(dumps(record)))
+
+
+def test_an_ordinary_episode_takes_the_short_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EpisodeDump, "_line", lambda *_: pytest.fail("took the long way"))
+    group = fakes.group(3, [Scored(1.0), GraderFailure("crashed")], version=4)
+    assert len(written(tmp_path, [group], advantages={"episode": -0.5})) == 2
