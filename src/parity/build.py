@@ -30,7 +30,6 @@ from parity.observe.tracking import Trackers
 from parity.parts import Parts, Serving, open_parts
 from parity.platforms.decision import Decision
 from parity.platforms.detect import decide_here
-from parity.platforms.memory.resident import held_bytes
 from parity.platforms.platform import Platform
 from parity.roles import load, make_trainer
 from parity.rollouts.buffer import Buffer
@@ -42,7 +41,7 @@ from parity.run import Progress, Run, fingerprint
 from parity.runtime.inline import InlineRuntime
 from parity.runtime.ray.setting import Setting
 from parity.runtime.runtime import Runtime, TrainerView
-from parity.runtime.turns import TakingTurns
+from parity.runtime.turns import Memory, OwnMemory, TakingTurns
 from parity.tasks.stream import TaskStream
 from parity.training.checkpoint import Checkpoint, CheckpointStore
 from parity.types import Json
@@ -72,6 +71,7 @@ class Learning:
     model: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
     serving: Serving | None = None  # None: the engine is opened here
     transfer: Transfer | None = None  # None: into the engine of this process
+    memory: Memory | None = None  # None: of this process
 
 
 @asynccontextmanager
@@ -166,15 +166,14 @@ async def placed(
     config: TrainConfig, learning: Learning, engine: Engine, platform: Platform
 ) -> Runtime:
     """The runtime, in which trainer and engine take turns where they share their devices."""
-    if config.placement.kind != "colocated":
+    if not config.placement.takes_turns:
         return learning.runtime
-    is_here = config.runtime == "inline"
     turns = TakingTurns(
         learning.runtime,
         engines=[engine],
         trainer=learning.trainer,
         deadline_s=config.supervise.step_timeout_s,
-        held_bytes=partial(held_bytes, platform.device(0)) if is_here else None,
+        memory=learning.memory or OwnMemory(platform.device(0)),
     )
     await turns.engines_turn()
     return turns
@@ -203,7 +202,13 @@ async def open_elsewhere(
     async def serving() -> tuple[Engine, tuple[int, ...]]:
         return parts.engine, parts.stop_token_ids
 
-    return Learning(parts.runtime, parts.trainer, serving=serving, transfer=parts.transfer)
+    return Learning(
+        parts.runtime,
+        parts.trainer,
+        serving=serving,
+        transfer=parts.transfer,
+        memory=parts.memory,
+    )
 
 
 def open_ledger(
@@ -271,6 +276,7 @@ def wire(  # noqa: PLR0913 (the parts that open_run started, each once)
         last=train_range.stop,
         position=0 if recovery is None else recovery.mark.task_position,
     )
+    stream.remember(progress.skipped)
     return Run(
         config=config,
         folder=folder,

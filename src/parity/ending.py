@@ -37,11 +37,18 @@ class Ending:
         is_stopped = run.is_stopping and run.trainer.step_index < run.config.steps
         return self._write("stopped", run.stop_reason) if is_stopped else self._write("finished")
 
-    def failure(self, error: BaseException) -> None:
-        """The run broke off; a second interrupt counts as stopped, anything else as failed."""
+    def failure(self, error: BaseException, *, has_begun: bool = False) -> None:
+        """The run broke off; a second interrupt counts as stopped, anything else as failed.
+
+        The command line tells an error, so here it goes to the log file only. `has_begun`: it was
+        training (known here where `run` is set).
+        """
         text = str(error) if isinstance(error, ParityError) else f"{type(error).__name__}: {error}"
         is_stop = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
-        log.error("event=run_broke_off reason=%s", text)
+        if isinstance(error, ParityError):
+            error.is_late = has_begun or self.run is not None
+        level = logging.WARNING if is_stop else logging.INFO
+        log.log(level, "event=run_broke_off reason=%s", "interrupted" if is_stop else text)
         log.info("event=traceback", exc_info=error)  # for the log file, not for the display
         if self.run is None and self._is_resumed:
             return  # the run never began again: what its folder says of it stays true

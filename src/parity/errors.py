@@ -8,6 +8,8 @@ and names the config key where there is one.
 class ParityError(Exception):
     """The root of all errors that Parity raises on purpose."""
 
+    is_late = False  # whether a run had begun to train; set where the run ends
+
 
 class ConfigError(ParityError):
     """The run file or an override can't be used as written; change the named key."""
@@ -39,6 +41,15 @@ class RequestError(EngineError):
 
 class EngineLostError(EngineError):
     """An engine that was closed or has broken: it serves nothing any more."""
+
+
+# What a user gave and can mend: found before anything was trained, it is no failed run.
+INPUT_ERRORS = (ConfigError, DataError, RewardError, UnsupportedError)
+
+
+def is_refused_input(error: BaseException) -> bool:
+    """Whether a command ended because of what it was given, before anything was trained."""
+    return isinstance(error, INPUT_ERRORS) and not error.is_late
 
 
 class TransferError(ParityError):

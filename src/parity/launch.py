@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack
@@ -29,11 +30,12 @@ from parity.config.saved import absolute, save
 from parity.config.schema import SftConfig, TrainConfig
 from parity.config.threads import ThreadPlan, available_cores, plan
 from parity.ending import Ending, Stopper, what_next
-from parity.errors import CheckpointError, ConfigError
+from parity.errors import CheckpointError, ConfigError, ParityError, is_refused_input
 from parity.folder import RunFolder, RunInfo, RunKind
 from parity.observe.dashboard.choose import open_display
 from parity.observe.dashboard.display import Display, MessageHandler
 from parity.observe.devices import DeviceMetrics
+from parity.observe.log_file import LogFile
 from parity.observe.summary import Summary
 from parity.observe.tracking import Trackers
 from parity.platforms import detect
@@ -56,7 +58,7 @@ MAKES_GROUPS = ("model", "tasks", "prompts", "sampling", "reward", "grader", "se
 def train(config: TrainConfig, *, recipe: str) -> int:
     """Run `parity train`; returns the exit code."""
     folder = new_folder(config, recipe=recipe, kind="train")
-    with folder.locked():
+    with without_refused_input(folder), folder.locked():
         keep_config(config, folder)
         return _watched(config, folder, start=BEGINNING)
 
@@ -218,8 +220,10 @@ def look_after(watchdog: Watchdog, run: Run) -> None:
 async def keep(run: Run) -> None:
     """Save what the run came to: a checkpoint of the last step, and the export."""
     step = run.trainer.step_index
+    await loop.saved(run)
     if step > 0 and run.saved_step != step:
         await loop.checkpoint(run)
+        await loop.saved(run)
     if run.config.checkpoint.export:
         run.display.activity("exporting the model")
         with limits.checkpoint(run.config.supervise, step):
@@ -237,6 +241,17 @@ def new_folder(config: TrainConfig | SftConfig, *, recipe: str, kind: RunKind) -
         parity_version=parity.__version__,
     )
     return RunFolder.create(Path(config.output.dir), name=config.output.name, info=info)
+
+
+@contextlib.contextmanager
+def without_refused_input(folder: RunFolder) -> Generator[None]:
+    """Remove the new folder of a run that ended before it began, because of what it was given."""
+    try:
+        yield
+    except ParityError as error:
+        if is_refused_input(error):
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
 
 
 def open_trackers(config: TrainConfig | SftConfig, folder: RunFolder) -> Trackers:
@@ -279,8 +294,6 @@ def opened_display(
     decision: Decision,
 ) -> Generator[Display]:
     """The display, with the run's log file and warnings wired to it."""
-    file = logging.FileHandler(folder.log_path, encoding="utf-8")
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     root = logging.getLogger("parity")
     display = open_display(
         config.display,
@@ -288,6 +301,8 @@ def opened_display(
         console=Console(no_color=environment.is_color_off()),
         is_ci=environment.is_ci(),
     )
+    file = LogFile(folder.log_path, tell=display.message)
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     shown = MessageHandler(display)
     shown.setFormatter(logging.Formatter("%(message)s"))
     root.setLevel(logging.INFO)

@@ -9,7 +9,8 @@ publish    a version live in the engines  the trainer's step; with in_flight=fin
 Slots of trained groups are given back when the weights trained on them are live, so with
 `max_lag = 0` generating and training alternate, and with more they overlap. Evaluation and
 checkpoints happen between a publication and that release: on one version, with nothing of
-the next step begun in synchronous mode. A step is reported while the next one computes, but
+the next step begun in synchronous mode (with `checkpoint.asynchronous` the state is copied
+then, and written beside the next steps). A step is reported while the next one computes, but
 before it is saved: a run killed in between takes and reports the step again, and no record of
 a saved step is missing.
 """
@@ -21,6 +22,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -47,6 +49,9 @@ async def train(run: Run) -> None:
         try:
             while run.trainer.step_index < run.config.steps and not run.should_stop():
                 await one_step(run)
+        except BaseException:
+            await run.saving.leave(timeout_s=run.config.supervise.stop_timeout_s)
+            raise
         finally:
             run.reports.now()
     if run.progress.last_eval_step != run.trainer.step_index:
@@ -124,7 +129,8 @@ async def publish(run: Run) -> dict[str, float]:
 
 
 async def between(run: Run, step: int) -> None:
-    """Evaluate and save where it is due."""
+    """Evaluate and save where it is due; a write that failed beside the step ends the run here."""
+    run.saved_step = await run.saving.look() or run.saved_step
     every = run.config.eval.every_steps
     if every is not None and step % every == 0:
         await evaluate(run)
@@ -167,20 +173,32 @@ async def checkpoint(run: Run) -> None:
     run.reports.now()
     run.display.activity("saving a checkpoint")
     step = run.trainer.step_index
-    with run.timer.phase("checkpoint"), limits.checkpoint(run.config.supervise, step):
+    due = limits.checkpoint(run.config.supervise, step)
+    with run.timer.phase("checkpoint"), due:
+        await saved(run)
         state = run.state()
         await asyncio.to_thread(run.ledger.flush)
-        await run.runtime.in_trainer(partial(save, run, step, state))
+        if run.config.checkpoint.asynchronous:
+            write = await run.runtime.in_trainer(run.trainer.stage)
+            due = limits.checkpoint(run.config.supervise, step)
+            run.saving.begin(step, partial(save, run, step, state, write), due=due)
+        else:
+            await run.runtime.in_trainer(partial(save, run, step, state, run.trainer.save))
+            run.saved_step = step
         await run.runtime.engines_turn()
-    run.saved_step = step
     run.display.activity("training")
 
 
-def save(run: Run, step: int, state: dict[str, Json]) -> None:
+async def saved(run: Run) -> None:
+    """Wait until the checkpoint that is being written beside the training is complete."""
+    run.saved_step = await run.saving.end() or run.saved_step
+
+
+def save(run: Run, step: int, state: dict[str, Json], write: Callable[[Path], None]) -> None:
     """Publish a checkpoint, tell the ledger, and remove what neither needs any more."""
     run.checkpoints.save(
         step,
-        run.trainer.save,
+        write,
         state,
         published=lambda: run.ledger.commit(Mark.of(state["ledger"])),
     )
@@ -201,6 +219,7 @@ def after(
     metrics |= run.time_metrics(groups)
     metrics |= run.lengths.step(groups, run.buffer.in_flight)
     metrics |= run.runner.new_failures()
+    metrics |= run.engine.metrics()
     metrics |= {} if run.devices is None else run.devices.latest()
     metrics |= {
         "buffer/issued": counts.issued,

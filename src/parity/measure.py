@@ -23,7 +23,7 @@ from parity.ending import Ending, Stopper
 from parity.errors import ConfigError
 from parity.evaluation import Evaluation, longest_grading_s
 from parity.folder import RunFolder
-from parity.launch import new_folder, opened_display, prepare
+from parity.launch import new_folder, opened_display, prepare, without_refused_input
 from parity.observe.encode import encode
 from parity.observe.names import find
 from parity.observe.summary import Summary
@@ -55,8 +55,8 @@ def evaluate(
     check(config)
     config = in_one_process(config)
     folder = new_folder(config, recipe=f"eval-{Path(run_or_model).name}", kind="eval")
-    save(config, folder.config_path)
-    with Watchdog(config.supervise, run_dir=folder.path) as watchdog:
+    with without_refused_input(folder), Watchdog(config.supervise, run_dir=folder.path) as watchdog:
+        save(config, folder.config_path)
         evaluation = asyncio.run(_evaluate(config, folder, watchdog, k or powers(config)))
     show(evaluation)
     return 0

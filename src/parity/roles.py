@@ -20,6 +20,7 @@ from parity.engines.engine import Engine
 from parity.errors import UnsupportedError
 from parity.models.loading import load_model, load_tokenizer
 from parity.models.rendering import Renderer, eos_token_ids
+from parity.models.streaming import WeightStream, load_streamed
 from parity.models.tiny import make_tiny
 from parity.training.parallel.ranks import Ranks
 from parity.training.trainer import Trainer
@@ -41,6 +42,18 @@ def load(
     return model, tokenizer
 
 
+def load_spread(
+    config: TrainConfig, device: torch.device
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, WeightStream | None]:
+    """As `load`, for one of several ranks: a model without memory, and what fills its part.
+
+    None with a whole model where its files can't be read in parts.
+    """
+    tokenizer = load_tokenizer(config.model)
+    model, stream = load_streamed(config.model, dtype="float32", device=device, tokenizer=tokenizer)
+    return model, tokenizer, stream
+
+
 def stop_ids(
     config: AnyConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[int, ...]:
@@ -56,8 +69,12 @@ def make_trainer(
     device: torch.device,
     ranks: Ranks | None = None,
     rest_dir: Path | None = None,
+    stream: WeightStream | None = None,
 ) -> Trainer:
-    """The trainer of the run file, taking over `model`; one of `ranks` where there are several."""
+    """The trainer of the run file, taking over `model`; one of `ranks` where there are several.
+
+    `stream` fills a `model` that has no memory (`load_spread`).
+    """
     objective = PolicyObjective(
         policy_loss=load_loss(config.loss.name),
         loss=config.loss,
@@ -76,6 +93,7 @@ def make_trainer(
         device=device,
         ranks=ranks,
         rest_dir=rest_dir,
+        stream=stream,
     )
 
 

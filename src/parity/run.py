@@ -30,6 +30,7 @@ from parity.rollouts.length_bias import LengthBias
 from parity.runtime.runtime import Runtime, TrainerView
 from parity.tasks.source import TaskSource
 from parity.training.checkpoint import CheckpointStore
+from parity.training.saving import Saving
 from parity.types import Group, Json
 from parity.weights.transfer import Transfer, Weights
 
@@ -47,6 +48,7 @@ class Progress:
     train_seconds: float = 0.0  # of earlier processes of this run
     lengths: Json = None  # of the groups in the length monitor's window
     failures: Json = None  # of the newest episodes: the failure budget
+    skipped: list[int] = field(default_factory=list[int])  # tasks passed over, which caps count
 
     @classmethod
     def of(cls, state: Mapping[str, Json]) -> "Progress":
@@ -86,6 +88,7 @@ class Run:
     reports: Later = field(default_factory=Later)
     started: float = field(default_factory=time.monotonic)
     devices: DeviceMetrics | None = None  # set by whoever knows which devices are the run's
+    saving: Saving = field(default_factory=Saving)
     saved_step: int | None = None  # of the newest checkpoint that this process wrote or read
     is_stopping: bool = False
     is_interrupted: bool = False  # by a signal, not by the clock
@@ -137,6 +140,7 @@ class Run:
         """What a checkpoint says beside weights and optimizer."""
         self.progress.lengths = self.lengths.state()
         self.progress.failures = self.runner.budget.state()
+        self.progress.skipped = self.issuer.skipped
         progress = asdict(self.progress)
         progress["train_seconds"] = self.train_seconds
         mark = self.ledger.mark(version=self.progress.version, task_position=self.issuer.position)

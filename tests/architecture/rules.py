@@ -22,15 +22,15 @@ supervise.waits observe.metric observe.names observe.timer observe.encode
 platforms algorithms models weights.manifest engines.engine weights tools rewards environments
 tasks engines ledger rollouts training runtime observe supervise config
 starts evaluation roles parts run runtime.ray build sft loop ending launch sft.command replay
-measure doctor ci cli
+measure doctor cluster ci cli
 """.split()
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FOLDER_FILES = 400, 60, 15
 VAGUE = re.compile(
     r"(^|[._])(utils?|common|misc|helpers?|core|base|hub|managers?|experimental|v\d+)($|[._])"
 )
 ENVIRONMENT_CALLS = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
-METRIC = re.compile(r"(train|rollout|time|buffer|eval|publish|device)/[a-z0-9_*]+")
-METRIC_START = re.compile(r"(train|rollout|time|buffer|eval|publish|device)/[a-z0-9_]*")
+METRIC = re.compile(r"(train|rollout|time|buffer|eval|publish|device|router)/[a-z0-9_*]+")
+METRIC_START = re.compile(r"(train|rollout|time|buffer|eval|publish|device|router)/[a-z0-9_]*")
 
 
 @dataclass(frozen=True)

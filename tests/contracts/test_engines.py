@@ -109,11 +109,13 @@ class Case:
     variant: ForwardPath
     make_model: Callable[[], PreTrainedModel]
     routed: int = 0  # replicas behind a router; 0: the engine alone
+    is_remote: bool = False  # in a process of its own, an actor of Ray
 
     @property
     def name(self) -> str:
         routed = f"-routed-{self.routed}" if self.routed else ""
-        return f"{self.engine}-{self.variant}-{self.make_model.__name__}{routed}"
+        remote = "-remote" if self.is_remote else ""
+        return f"{self.engine}-{self.variant}-{self.make_model.__name__}{routed}{remote}"
 
     def model(self, seed: int = 0) -> PreTrainedModel:
         torch.manual_seed(seed)
@@ -130,6 +132,10 @@ class Case:
         config = EmbeddedEngineConfig(
             forward=self.variant, max_concurrent=max_concurrent, prefill_tokens=prefill_tokens
         )
+        if self.is_remote:
+            from ray_actors import OpenModel
+
+            return ACTORS[0].engine(OpenModel(model, config, MAX_LENGTH, tuple(eos)))
         engines = [
             EmbeddedEngine(
                 model,
@@ -159,7 +165,30 @@ CASES = [
     Case("embedded", "lean", llama, routed=1),
     Case("embedded", "lean", qwen3_tied, routed=2),
 ]
-every_engine = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+REMOTE = Case("embedded", "lean", qwen3_tied, is_remote=True)
+every_engine = pytest.mark.parametrize(
+    "case",
+    [*CASES, pytest.param(REMOTE, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+    ids=lambda case: case.name,
+)
+ACTORS: list[Any] = []  # those of `actors`, while they are there
+
+
+@pytest.fixture(scope="module")
+def actors(tmp_path_factory: pytest.TempPathFactory):
+    """Processes for the cases that are remote, one set for all of them."""
+    pytest.importorskip("ray")
+    from ray_actors import Actors
+
+    ACTORS.append(Actors(tmp_path_factory.mktemp("actors")))
+    yield
+    ACTORS.pop().close()
+
+
+@pytest.fixture(autouse=True)
+def processes(request: pytest.FixtureRequest) -> None:
+    if "case" in request.fixturenames and request.getfixturevalue("case").is_remote:
+        request.getfixturevalue("actors")
 
 
 def text_of(tokens: Sequence[int]) -> str:
@@ -755,7 +784,8 @@ def test_a_failing_step_ends_all_requests_with_its_reason(case: Case) -> None:
             for result in results:
                 assert isinstance(result, EngineError)
                 assert "finite" in str(result)
-                assert isinstance(result.__cause__, EngineError)
+                if not case.is_remote:  # between processes an error is its class and its sentence
+                    assert isinstance(result.__cause__, EngineError)
             with pytest.raises(EngineError, match="finite"):
                 await engine.generate(prompt(4), Sampling(max_new_tokens=1))
 

@@ -62,16 +62,24 @@ PLACES: Mapping[str, tuple[str, str]] = {
     "the ledger is recovered": ("parity.build:resume_ledger", "after"),
     "a checkpoint is loaded": ("parity.training.trainer:Trainer.load", "after"),
     "a group is reused": ("parity.ledger.ledger:Ledger.reused", "after"),
+    "the tasks are read": ("parity.parts:read_tasks", "before"),
+    "a request is sent": ("parity.rollouts.generation:Generation.generate", "before"),
+    "an evaluation begins": ("parity.evaluation:Evaluator.run", "before"),
+    "the trackers are closed": ("parity.observe.tracking:Trackers.finish", "before"),
 }
 
 
 @dataclass(frozen=True)
 class Death:
-    """Where a process dies: at the n-th call of a place, or after some seconds."""
+    """Where a process dies: at the n-th call of a place, or after some seconds.
+
+    With a `number` that it can catch, the signal is sent once and the process may go on.
+    """
 
     place: str | None = None
     nth: int = 1
     after_s: float | None = None
+    number: signal.Signals = signal.SIGKILL
 
     def arm(self) -> None:
         """In the process: make the place deadly."""
@@ -90,10 +98,10 @@ class Death:
                 whole = arguments[0]._gathered
                 os.write(arguments[0]._descriptor, bytes(whole[: len(whole) // 2]))
             if is_last and when != "after":
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self.number)
             result = real(*arguments, **options)
-            if is_last:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if is_last and when == "after":
+                os.kill(os.getpid(), self.number)
             return result
 
         setattr(owner, name, deadly)

@@ -19,9 +19,8 @@ from unit.training.tiny import VOCABULARY, ragged_samples, tiny_model, tiny_trai
 
 from parity.engines.config import EmbeddedEngineConfig
 from parity.engines.embedded.engine import EmbeddedEngine
-from parity.platforms.memory.resident import held_bytes
 from parity.runtime.inline import InlineRuntime
-from parity.runtime.turns import TakingTurns
+from parity.runtime.turns import OwnMemory, TakingTurns
 from parity.types import Sampling
 from parity.weights.direct import DirectTransfer
 
@@ -62,7 +61,7 @@ async def turns(folder: Path) -> dict[str, object]:
         engines=[engine],
         trainer=trainer,
         deadline_s=600,
-        held_bytes=partial(held_bytes, CPU),
+        memory=OwnMemory(CPU),
     )
     transfer = DirectTransfer([engine])
     told: list[dict[str, float]] = []

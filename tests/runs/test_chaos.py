@@ -63,21 +63,31 @@ def training(command: Command) -> psutil.Process:
     return psutil.Process(command.pid)
 
 
-def graders(process: psutil.Process) -> list[psutil.Process]:
+def wardens(process: psutil.Process) -> list[psutil.Process]:
+    """The parents of the grader processes."""
     found = [c for c in process.children() if "parity.rewards.worker" in " ".join(c.cmdline())]
     assert found, "there is no grader process"
     return found
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+def graders(process: psutil.Process) -> list[psutil.Process]:
+    found = [child for warden in wardens(process) for child in warden.children()]
+    assert found, "there is no grader process"
+    return found
+
+
+@pytest.mark.parametrize(("seed", "victims"), [(1, graders), (2, wardens)])
 def test_a_killed_grader_is_replaced_and_the_run_finishes(
-    words: WordsOf, tmp_path: Path, seed: int
+    words: WordsOf,
+    tmp_path: Path,
+    seed: int,
+    victims: Callable[[psutil.Process], list[psutil.Process]],
 ) -> None:
     command = Command(words("steps=12"), tmp_path).start()
     process = training(command)
     time.sleep(random.Random(seed).uniform(0, 0.3))
-    for grader in graders(process):
-        grader.kill()
+    for victim in victims(process):
+        victim.kill()
     assert command.end().code == DONE, command.said()
     assert_finished(tmp_path / "runs" / "run", steps=12)
 

@@ -150,16 +150,22 @@ def test_a_bad_record_met_late_is_passed_over_under_skip(
     config, folder = named(config_of(*words, "tasks.on_bad=skip", "tasks.max_bad=1"), "skips")
     assert launch.train(config, recipe="finetune") == 0
     assert (folder / "log.txt").read_text().count(f"{path}:6") == 1
+    assert progress_in(folder)["skipped"] == [5], "a resume goes on counting from here"
     assert_clean(folder)
 
 
-def failures_in(folder: Path) -> list[list[int]]:
-    """The failure budget of the newest checkpoint: group, failed, ended."""
+def progress_in(folder: Path) -> dict:
+    """What the newest checkpoint says of the run's progress."""
     checkpoint = CheckpointStore(folder / "checkpoints", 2).newest()
     assert checkpoint is not None
     progress = checkpoint.state["progress"]
     assert isinstance(progress, dict)
-    return progress["failures"]  # pyright: ignore
+    return progress
+
+
+def failures_in(folder: Path) -> list[list[int]]:
+    """The failure budget of the newest checkpoint: group, failed, ended."""
+    return progress_in(folder)["failures"]
 
 
 def test_the_failure_budget_goes_on_over_a_resume(config_of: ConfigOf) -> None:

@@ -1,5 +1,6 @@
 """Whole runs on a local Ray cluster: equal to one process, several ranks and replicas, endings."""
 
+import itertools
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from parity import launch
 from parity.config.schema import TrainConfig
 from parity.errors import RoleError, UnsupportedError
 from parity.folder import RunFolder
+from parity.ledger.audit import audit
 from parity.observe.summary import Summary
 from parity.weights.host.endpoints import is_held
 
@@ -159,6 +161,73 @@ def test_a_run_of_two_and_two_goes_on_without_a_killed_engine(
     assert weights(folder).keys() == {name for name, _ in named(folder)}
 
 
+class Stopper(threading.Thread):
+    """Asks the run to end in good order a few steps after a replica has joined."""
+
+    def __init__(self, folder: Path, *, more_steps: int) -> None:
+        super().__init__(daemon=True)
+        self._metrics = folder / "metrics.jsonl"
+        self._more_steps = more_steps
+        self.is_done = threading.Event()
+
+    def run(self) -> None:
+        end_s = time.monotonic() + 500
+        while time.monotonic() < end_s and not self.is_done.wait(0.2):
+            text = self._metrics.read_text() if self._metrics.is_file() else ""
+            lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+            joined = [row for row in map(json.loads, lines) if row.get("router/joins", 0)]
+            if len(joined) > self._more_steps:
+                break
+        if not self.is_done.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_killed_engine_comes_back_serves_again_and_nothing_is_lost(
+    config_of: ConfigOf, clean: None
+) -> None:
+    words = ("placement.engine_replicas=2", "placement.router.check_interval_s=2")
+    config = config_of(ON_RAY, *words, "steps=100000", "rollouts.max_lag=1", "output.name=back")
+    folder = RunFolder(Path(config.output.dir) / "back")
+    killer = Killer(folder.path, "engine-1", after_steps=3, number=signal.SIGKILL)
+    stopper = Stopper(folder.path, more_steps=10)
+    killer.start()
+    stopper.start()
+    try:
+        code = launch.train(config, recipe="finetune")
+    finally:
+        stopper.is_done.set()
+        stopper.join(10)
+        killer.join(10)
+    assert killer.killed_s is not None, "the engine was never killed, so the test shows nothing"
+    assert code == launch.INTERRUPTED
+    assert Summary.read(folder.path).status == "stopped"
+    found = rows(folder)
+    assert [row["step"] for row in found] == list(range(1, len(found) + 1))
+    alive = [row["router/replicas_alive"] for row in found]
+    assert [number for number, _ in itertools.groupby(alive)] == [2, 1, 2]
+    assert (found[0]["router/departures"], found[0]["router/joins"]) == (0, 0)
+    assert (found[-1]["router/departures"], found[-1]["router/joins"]) == (1, 1)
+    assert found[-1]["buffer/failed"] == found[-1]["buffer/dropped"] == 0
+    spreads = {row["router/in_flight_spread"] for row in found if row["router/replicas_alive"] == 1}
+    assert min(spreads) == 0, "one replica has no lead over another"
+    assert found[-1]["router/in_flight_spread"] > 0
+    text = folder.log_path.read_text()
+    for event in (
+        "engine_restart engine=engine-1 restart=1 of=3",
+        "replica_joined replica=engine-1",
+    ):
+        assert text.count(f"event={event}") == 1
+    assert "event=engine_restart_failed" not in text
+    began = (folder.path / "logs" / "engine-1.log").read_text()
+    assert began.count("event=role_began name=engine-1") == 2
+    proofs = audit(folder.ledger_dir)
+    assert proofs.holds
+    rewards = [row["rollout/raw_reward"] for row in found]
+    assert sum(rewards[-10:]) > sum(rewards[:10])
+
+
 def named(folder: RunFolder) -> list[tuple[str, torch.Tensor]]:
     """The exported model, loaded as any other."""
     from transformers import AutoModelForCausalLM
@@ -212,4 +281,4 @@ def test_what_the_cluster_can_never_give_is_refused_in_seconds(
     config = config_of(ON_RAY, "placement.cpus_per_process=500")
     with pytest.raises(UnsupportedError, match=r"asked is node 0: 1000 CPU, and available is \d+"):
         train(config, "greedy")
-    assert Summary.read(Path(config.output.dir) / "greedy").status == "failed"
+    assert not (Path(config.output.dir) / "greedy").exists()  # nothing was trained

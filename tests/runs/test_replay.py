@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import re
 import shutil
 import sqlite3
@@ -13,12 +14,13 @@ import pytest
 from runs.mortal import Ended, parity, words_of
 
 from parity import starts
+from parity.cli.audit.replay import as_lines
 from parity.errors import ConfigError, DataError
 from parity.folder import RunFolder
 from parity.ledger import segments
 from parity.ledger.payload import decode_group, encode_group
 from parity.ledger.segments import Place
-from parity.replay.replay import replay
+from parity.replay.replay import _without_warnings, replay
 
 Recorded = Callable[[], RunFolder]
 
@@ -143,6 +145,38 @@ def test_a_damaged_payload_is_named_with_its_step_and_group(copied: Recorded) ->
     ended = parity("replay", str(folder.path), cwd=folder.path)
     assert ended.code == 1
     assert f"DAMAGED  step {step}, group" in ended.said
+    done = f"steps 1 to {step - 1} (of 1 to 8) computed again from the starting weights"
+    assert done in ended.said
+
+
+def test_where_only_a_number_differs_the_weights_are_said_to_be_equal(copied: Recorded) -> None:
+    folder = copied()
+    rows = [json.loads(line) for line in folder.metrics_path.read_text().splitlines()]
+    changed = next(row for row in rows if row["step"] == 8 and "train/loss" in row)
+    changed["train/loss"] += 0.5
+    folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = replay(folder, first=8)
+    assert found.notes == [
+        "there is no checkpoint of step 7, so the steps before 8 are computed too; checkpoints are"
+        " kept of steps 6, 8"
+    ]
+    lines = as_lines(found)
+    assert lines[0] == "steps 7 to 8 computed again from the checkpoint of step 6"
+    assert lines[1].startswith("DIFFERS  at step 8: train/loss is ")
+    assert re.fullmatch(
+        r"equal    \d+ tensors: the checkpoint of step 8, the export of step 8", lines[2]
+    )
+
+
+def test_what_the_trainer_warned_of_in_the_run_is_not_said_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trainer = logging.getLogger("parity.training.trainer")
+    with _without_warnings():
+        trainer.warning("step 3 left the weights alone")
+    assert not caplog.records
+    trainer.warning("step 4 left the weights alone")
+    assert len(caplog.records) == 1
 
 
 def test_changed_weights_of_a_checkpoint_are_found_by_tensor(copied: Recorded) -> None:
@@ -171,7 +205,7 @@ def test_steps_whose_payloads_are_gone_are_refused_with_the_way_out(copied: Reco
 
 def test_what_cannot_be_computed_again_is_refused_in_one_sentence(copied: Recorded) -> None:
     folder = copied()
-    with pytest.raises(ConfigError, match="took steps 1 to 8; --from 9 --until 8"):
+    with pytest.raises(ConfigError, match=r"took steps 1 to 8; --from 9 .* kept of steps 6, 8"):
         replay(folder, first=9)
     metrics = folder.metrics_path.read_text()
     folder.metrics_path.unlink()

@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
-from parity.cli import completion, heavy
+from parity.cli import completion
 from parity.cli.arguments import OverridesArgument
 from parity.errors import ConfigError
+from parity.models import heavy
 
 EPILOG = """\b
 Examples:

@@ -1,11 +1,12 @@
 """How a command ends: exit codes, and one sentence on stderr instead of a traceback.
 
-0 done; 1 the run failed (any ParityError but ConfigError); 2 the command line or configuration
-can't be used; 3 nothing to do; 70 a bug of Parity, whose traceback is kept in a file; 130
-interrupted (Ctrl-C).
+0 done; 1 the run failed; 2 what the command was given can't be used (command line, run file, data,
+reward), as was found before anything was trained; 3 nothing to do; 70 a bug of Parity, whose
+traceback is kept in a file; 130 interrupted (Ctrl-C).
 Used by `main.py`. Invariant: nothing that a command raises leaves `guarded`.
 """
 
+import errno
 import sys
 import tempfile
 import time
@@ -19,11 +20,12 @@ from typing import TypeVar, cast
 import typer
 
 from parity.config import environment
-from parity.errors import ConfigError, ParityError
+from parity.errors import ParityError, is_refused_input
 
 DONE, FAILED, UNUSABLE, BUG, INTERRUPTED = 0, 1, 2, 70, 130
 Command = TypeVar("Command", bound=Callable[..., int])
 CRASH_FILE = "crash.txt"
+REFUSALS_OF_A_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 _OUTPUT_DIR: ContextVar[Path | None] = ContextVar("output_dir", default=None)
 
 
@@ -55,6 +57,8 @@ def guarded(command: Callable[[], object]) -> int:
     except SystemExit as error:
         result = error.code
     except BaseException as error:  # noqa: BLE001 the supervisor: a bug must not look like another end
+        if isinstance(error, OSError) and error.errno in REFUSALS_OF_A_DISK:
+            return _disk_refused(error)
         return _tell("interrupted.", INTERRUPTED) if _is_stop(error) else _bug(error, begun_s)
     return result if isinstance(result, int) else DONE
 
@@ -74,7 +78,19 @@ def _refused(error: Exception) -> int:
         return _tell(f"{error.format_message()} `parity --help` shows how.", UNUSABLE)
     if isinstance(error, typer.Abort):
         return _tell("stopped: there is no more input to read.", FAILED)
-    return _tell(str(error), UNUSABLE if isinstance(error, ConfigError) else FAILED)
+    return _tell(str(error), UNUSABLE if is_refused_input(error) else FAILED)
+
+
+def _disk_refused(error: OSError) -> int:
+    if environment.shows_traceback():
+        traceback.print_exception(error)
+    output_dir = _OUTPUT_DIR.get()
+    place = error.filename or (f"something in {output_dir}" if output_dir else "a file")
+    return _tell(
+        f"{place} can't be written ({error.strerror}). Free disk space and run this command again;"
+        " where a run had begun, `parity resume` goes on from its newest checkpoint.",
+        FAILED,
+    )
 
 
 def _tell(message: str, code: int) -> int:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from parity import __version__
-from parity.cli import ci, config, doctor, evaluate, resume, runs, sft, show, train
+from parity.cli import ci, config, doctor, evaluate, launch, resume, runs, sft, show, train
 from parity.cli.audit import audit, diff, replay
 from parity.cli.failures import guarded, tells_interrupts
 
@@ -23,6 +23,10 @@ Examples:
   parity config quickstart                print every key and what follows from them
   parity train finetune model.path=./my-model tasks.path=tasks.jsonl
   parity show latest                      the learning curve of the newest run
+
+\b
+Exit code: 0 done; 1 the run failed; 2 what was given can't be used (command line, run file,
+data, reward), and nothing was trained; 3 nothing to do; 70 a bug of Parity; 130 interrupted.
 """
 
 app = typer.Typer(
@@ -60,6 +64,7 @@ app.command("config", epilog=config.EPILOG)(tells_interrupts(config.config))
 app.command("audit", epilog=audit.EPILOG)(tells_interrupts(audit.audit))
 app.command("diff", epilog=diff.EPILOG)(tells_interrupts(diff.diff))
 app.command("replay", epilog=replay.EPILOG)(tells_interrupts(replay.replay))
+app.add_typer(launch.app, name="launch")
 app.add_typer(ci.app, name="ci")
 
 

@@ -1,8 +1,8 @@
 """`parity resume RUN [KEY=VALUE]...`: go on with a run from its newest complete checkpoint."""
 
-from parity.cli import heavy
 from parity.cli.arguments import OverridesArgument, RunArgument, RunsDirOption
 from parity.cli.failures import keep_crashes_in
+from parity.models import heavy
 
 EPILOG = """\b
 Examples:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from parity.cli import heavy
 from parity.cli.arguments import OverridesArgument, RecipeArgument
 from parity.cli.failures import keep_crashes_in
+from parity.models import heavy
 
 EPILOG = """\b
 Examples:

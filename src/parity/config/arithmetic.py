@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from parity.config.replicas import check_replicas, differing
 from parity.config.resolve import resolve_union
 from parity.config.schema import RewardConfig, SftConfig, TasksConfig, TrainConfig
 from parity.config.threads import ThreadPlan, plan
 from parity.errors import ConfigError
-from parity.rewards.config import SumRewardConfig
+from parity.rewards.config import PythonRewardConfig, SumRewardConfig
+from parity.rewards.named import check_function
 from parity.runtime.config import PlacementConfig
 from parity.runtime.placement import processes_per_node, table
 from parity.tasks.config import FileConfig
@@ -188,7 +190,12 @@ def _check_tasks(tasks: TasksConfig, section: str) -> None:
 
 
 def _check_reward(reward: object, at: str) -> None:
-    """Resolve the parts of a sum, which the schema leaves open, as the sections that they are."""
+    """Resolve the parts of a sum, which the schema leaves open, as the sections that they are.
+
+    A function of the user's is looked for too.
+    """
+    if isinstance(reward, PythonRewardConfig):
+        check_function(reward, at=at)
     if isinstance(reward, SumRewardConfig):
         for index, part in enumerate(reward.parts):
             section = {key: value for key, value in part.items() if key not in ("weight", "label")}
@@ -280,23 +287,25 @@ def _check_transport(config: TrainConfig) -> None:
 def _check_placement(config: TrainConfig) -> None:
     """The inline runtime is one process; elsewhere replicate x shard is the number of ranks."""
     parallel, placement = config.trainer.parallel, config.placement
-    if placement.kind == "colocated" and config.rollouts.max_lag > 0:
+    if placement.takes_turns and config.rollouts.max_lag > 0:
         raise ConfigError(
-            f"placement.kind is 'colocated' with rollouts.max_lag={config.rollouts.max_lag:g}, and"
-            " engine and trainer that take turns can't work at the same time; set"
-            " rollouts.max_lag=0, or placement.kind=apart."
+            f"placement.kind is {placement.kind!r} with"
+            f" rollouts.max_lag={config.rollouts.max_lag:g}, and engine and trainer that take"
+            " turns can't work at the same time; set rollouts.max_lag=0, or placement.kind=apart."
         )
     if config.runtime == "inline":
+        kind = "colocated" if placement.kind == "colocated" else "apart"
         for key, value, default in (
-            ("placement", placement, PlacementConfig(kind=placement.kind)),
+            ("placement", placement, PlacementConfig(kind=kind)),
             ("trainer.parallel", parallel, ParallelConfig()),
         ):
-            for changed in differing(value, default):
+            for changed, found in differing(value, default):
                 raise ConfigError(
-                    f"{key}.{changed} is {getattr(value, changed)!r} with runtime=inline, where"
-                    " everything is one process; set runtime=ray, or leave the key out."
+                    f"{key}.{changed} is {found!r} with runtime=inline, where everything is one"
+                    " process; set runtime=ray, or leave the key out."
                 )
         return
+    check_replicas(placement)
     if config.weights.transport == "direct":
         raise ConfigError(
             "weights.transport is 'direct' with runtime=ray, where trainer and engine are"
@@ -310,11 +319,6 @@ def _check_placement(config: TrainConfig) -> None:
             f" {shard}, but placement.trainer_ranks is {ranks}, and replicate x shard must be the"
             " number of ranks; set trainer.parallel.shard=null to take what is left."
         )
-
-
-def differing(value: object, default: object) -> list[str]:
-    """The fields of a dataclass that aren't as in another of its kind."""
-    return [key for key in vars(default) if getattr(value, key) != getattr(default, key)]
 
 
 def _check_algorithm(config: TrainConfig) -> None:

@@ -191,3 +191,8 @@ class SftConfig:
         checks.at_least("seed", self.seed, 0)
         checks.at_least("steps", self.steps, 1)
         checks.at_least("batch_size", self.batch_size, 1)
+        if self.checkpoint.asynchronous:
+            raise ConfigError(
+                "checkpoint.asynchronous is true, but supervised training saves at its end alone,"
+                " with nothing beside it; leave the key out."
+            )

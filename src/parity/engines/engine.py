@@ -82,6 +82,10 @@ class Engine(ABC):
     def stats(self) -> EngineStats:
         """Counters since the start."""
 
+    def metrics(self) -> dict[str, float]:
+        """What a step's record says of it beside `stats`; asked for once a step."""
+        return {}
+
     @abstractmethod
     async def generate(
         self, tokens: tuple[int, ...], sampling: Sampling, *, request_id: str | None = None

@@ -25,15 +25,17 @@ and the call succeeds; where all fail the call fails and those that still answer
 is live when one replica serves it, and then the others leave. Replicas join as `pool/joining.py`
 says.
 
-    commit by a transport    await transfer.publish(..., switch=...), whose switch runs
-                             `router.switch(commit, version=v)`
+    by a transport    inside `router.publication()`: transfer.publish(..., switch=...), whose
+                      switch runs `router.switch(commit, version=v)`
 """
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from parity.weights.manifest import Manifest
 
 log = logging.getLogger(__name__)
+_STAND_STILL_S = 5.0
 _SEED_BITS = 2**63 - 1
 
 
@@ -105,6 +108,11 @@ class Router(Engine):
         return self._pool.max_length
 
     @property
+    def config(self) -> RouterConfig:
+        """How it was set up."""
+        return self._config
+
+    @property
     def replicas(self) -> Mapping[str, str]:
         """By name: `serving`, or why it isn't."""
         return {one.name: one.why or "serving" for one in self._pool.replicas()}
@@ -120,11 +128,13 @@ class Router(Engine):
         return replace(sums, waiting=sums.waiting + self._requests.num_unrouted)
 
     def metrics(self) -> dict[str, float]:
-        """The `router/` metrics."""
+        """The `router/` metrics; the spread is the largest one since the last call."""
         return {
             "router/replicas_alive": len(self._pool.serving),
             "router/departures": self._pool.num_departures,
+            "router/joins": self._pool.num_joins,
             "router/retries": self._requests.num_retries,
+            "router/in_flight_spread": self._requests.take_spread(),
         }
 
     async def add(self, name: str, engine: Engine, *, reason: str = "it was added") -> None:
@@ -152,6 +162,12 @@ class Router(Engine):
             if one.name == name:
                 self._pool.leave(one, reason)
                 self._forget(one)
+
+    def lose(self, name: str, reason: str) -> None:
+        """Let a replica leave that its owner knows to be gone; `add` may bring its successor."""
+        for one in self._pool.replicas():
+            if one.name == name:
+                self._pool.leave(one, reason)
 
     def _forget(self, replica: Replica) -> None:
         self._pool.forget(replica)
@@ -256,6 +272,25 @@ class Router(Engine):
             await self._together.ask("commit_load", lambda one: one.commit_load(version))
 
         await self.switch(commit, version=version)
+
+    @asynccontextmanager
+    async def publication(self) -> AsyncGenerator[None]:
+        """For as long as a transport publishes: nobody joins, and so nobody's load is aborted.
+
+        Begins when the joinings at work have ended their step, or after a few seconds.
+        """
+        self._begin()
+        pool = self._pool
+        pool.is_loading = True
+        pool.touch()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STAND_STILL_S):
+                    await self._joining.stand_still()
+            yield
+        finally:
+            pool.is_loading = False
+            pool.touch()
 
     async def switch(self, commit: Callable[[], Awaitable[None]], *, version: int) -> None:
         """Run the commit of a transport that brought `version` to the replicas; see `together`.

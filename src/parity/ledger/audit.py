@@ -84,6 +84,11 @@ def audit(dir: Path) -> Audit:
     return Audit(tuple(proofs))
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 resume, 2 resumes."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _proof(name: str, says: str, faults: Iterator[str] | list[str]) -> Proof:
     found = list(faults)
     return Proof(name, says, tuple(found[:MAX_SHOWN]), len(found))
@@ -140,7 +145,9 @@ def _lineage(connection: sqlite3.Connection) -> Proof:
         alive = [range(p.start, min(p.stop, first, fork + 1)) for p in alive]
         alive.append(range(first, 2**62))
     return _proof(
-        "lineage", f"{max(0, len(rows) - 1)} resumes, each from a surviving event", faults
+        "lineage",
+        f"{counted(max(0, len(rows) - 1), 'resume')}, each from a surviving event",
+        faults,
     )
 
 
@@ -207,7 +214,7 @@ def _once(connection: sqlite3.Connection) -> Proof:
         "the task at position {task_position} is drawn {number} times, for groups {found}",
     )
     (number,) = connection.execute("SELECT COUNT(*) FROM surviving_trained").fetchone()
-    return _proof("once", f"none of {number} trained groups is trained twice", faults)
+    return _proof("once", f"none of {counted(number, 'trained group')} is trained twice", faults)
 
 
 def _skipped(connection: sqlite3.Connection) -> Proof:
@@ -239,7 +246,7 @@ def _age(connection: sqlite3.Connection) -> Proof:
     says = (
         "no group was trained yet"
         if oldest is None
-        else f"the oldest trained token is {oldest} versions old, the bound is {bound}"
+        else f"the oldest trained token is {counted(oldest, 'version')} old, the bound is {bound}"
     )
     return _proof("age", says, faults)
 
@@ -280,14 +287,17 @@ def _commits(connection: sqlite3.Connection) -> Proof:
         " issued, but there the ledger has step {found} and {issued} groups",
     )
     (number,) = connection.execute("SELECT COUNT(*) FROM surviving_committed").fetchone()
-    return _proof("checkpoints", f"{number} checkpoints stand where the ledger says", faults)
+    stand = "stands" if number == 1 else "stand"
+    says = f"{counted(number, 'checkpoint')} {stand} where the ledger says"
+    return _proof("checkpoints", says, faults)
 
 
 def _payloads(connection: sqlite3.Connection, dir: Path) -> Proof:
     num_read, num_retired, faults = payload_faults(connection, dir)
-    says = f"{num_read} payloads are as they were written"
+    are = "is as it was" if num_read == 1 else "are as they were"
+    says = f"{counted(num_read, 'payload')} {are} written"
     if num_retired:
-        says += f", {num_retired} were retired"
+        says += f", {num_retired} {'was' if num_retired == 1 else 'were'} retired"
     return _proof("payloads", says, faults)
 
 

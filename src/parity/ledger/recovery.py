@@ -23,7 +23,7 @@ from typing import TextIO, cast
 from parity.errors import CheckpointError
 from parity.ledger.config import LedgerConfig
 from parity.ledger.ledger import Counts, Ledger, Mark, OpenGroup
-from parity.ledger.schema import DATABASE, LedgerError, connect, define, is_made
+from parity.ledger.schema import DATABASE, LedgerError, connect, damaged, define, is_made
 from parity.ledger.segments import read_record
 from parity.ledger.stored import StoredGroup, facts_of, place_of, rewards_of
 from parity.ledger.writer import lock
@@ -131,10 +131,7 @@ def resume_ledger(
         return ledger, recovery
     except sqlite3.Error as error:
         lock_file.close()
-        raise LedgerError(
-            f"the ledger {path} can't be read ({error}); it is damaged. Restore it from a copy, or"
-            " start the run anew."
-        ) from error
+        raise damaged(path, error) from error
     except BaseException:
         lock_file.close()
         raise

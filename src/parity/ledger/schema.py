@@ -189,7 +189,7 @@ def is_made(path: Path) -> bool:
                 raise _of_another_version(path, found)
             return found != 0
     except sqlite3.Error as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
 def define(connection: sqlite3.Connection) -> None:
@@ -238,7 +238,7 @@ def reading(path: Path) -> Generator[sqlite3.Connection]:
                     raise _of_another_version(path, found)
                 yield connection
             except sqlite3.Error as error:
-                raise _damaged(path, error) from error
+                raise damaged(path, error) from error
 
 
 def _of_another_version(path: Path, found: int) -> LedgerError:
@@ -248,7 +248,14 @@ def _of_another_version(path: Path, found: int) -> LedgerError:
     )
 
 
-def _damaged(path: Path, error: sqlite3.Error) -> LedgerError:
+def damaged(path: Path, error: sqlite3.Error) -> LedgerError:
+    """What to do where SQLite can't go on with a ledger: it is damaged, or the disk refuses."""
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # absent on errors of the module's own
+    if primary in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        return LedgerError(
+            f"the ledger {path} can't be used, because the disk refuses ({error}). Free disk space"
+            " and do the same again; the ledger is as it was."
+        )
     return LedgerError(
         f"the ledger {path} can't be read ({error}); it is damaged. Restore it from a copy, or"
         " start the run anew."

@@ -1,6 +1,7 @@
 """Reads a causal language model and its tokenizer, or says in one sentence why it can't.
 
-Used by the trainer, by engines and by the command line; `paths.py` says what a path means.
+Used by the trainer, by engines and by the command line; `paths.py` says what a path means, and
+`streaming.py` reads weights into a model whose memory several ranks share.
 Invariants: no weight is ever left at a random initial value in silence, and no tokenizer is
 made up where the files of one are missing. `AutoModelForCausalLM` is used as it is: nearly
 all of its import is torch's own, and importing the concrete class costs the same.
@@ -52,10 +53,10 @@ def load_model(
     if dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
     place = find(config.path, key="model.path")
-    model_config = _read_config(place, config)
+    model_config = read_config(place, config)
     if tokenizer is not None:
         check_vocabulary(tokenizer, vocab_size(model_config))
-    with quiet(), _sentences(place):
+    with quiet(), sentences(place):
         loaded = transformers.AutoModelForCausalLM.from_pretrained(
             place.path,
             config=model_config,
@@ -66,7 +67,7 @@ def load_model(
             output_loading_info=True,
         )
     model, info = cast("tuple[PreTrainedModel, Mapping[str, Collection[object]]]", loaded)
-    _check_complete(place, info)
+    check_complete(place, info)
     _check_tied(place, model)
     torch.nn.Module.to(model, device)
     return model.eval()
@@ -113,7 +114,7 @@ def vocab_size(config: PreTrainedConfig) -> int:
     return int(config.get_text_config().vocab_size)
 
 
-def _read_config(place: Place, config: ModelConfig) -> PreTrainedConfig:
+def read_config(place: Place, config: ModelConfig) -> PreTrainedConfig:
     """The model's own config, which must be that of a causal language model."""
     if place.is_folder and not (Path(place.path) / "config.json").is_file():
         raise ConfigError(f"model.path={place.path} has no config.json; give a model's folder.")
@@ -157,7 +158,7 @@ def _why_no_config(place: Place, error: Exception) -> str:
 
 
 @contextmanager
-def _sentences(place: Place) -> Generator[None]:
+def sentences(place: Place) -> Generator[None]:
     """Turn what reading weights may raise into one sentence of ours."""
     try:
         yield
@@ -176,7 +177,7 @@ def _sentences(place: Place) -> Generator[None]:
         ) from error
 
 
-def _check_complete(place: Place, info: Mapping[str, Collection[object]]) -> None:
+def check_complete(place: Place, info: Mapping[str, Collection[object]]) -> None:
     """Refuse weights that leave a part of the model random, or a part of the file unused."""
     found = {kind: sorted(map(str, keys)) for kind, keys in info.items()}
     said = [

@@ -154,7 +154,14 @@ _OTHER = (
     Metric("publish/commit_s", "s", "sum", "seconds until every engine served the version"),
     Metric("router/replicas_alive", "replica", "last", "engine replicas that serve requests"),
     Metric("router/departures", "replica", "last", "times that one left since the start"),
+    Metric("router/joins", "replica", "last", "times that a new or recovered one joined"),
     Metric("router/retries", "request", "last", "requests begun again on another replica"),
+    Metric(
+        "router/in_flight_spread",
+        "request",
+        "max",
+        "most requests that a replica had beside the least busy one since the last step",
+    ),
     Metric("plugin/*", "", "mean", "whatever a third-party part records"),
 )
 

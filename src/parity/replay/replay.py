@@ -8,6 +8,7 @@ and the step's other numbers are compared with metrics.jsonl, weights with every
 and the export. On the CPU with the recorded software all of them are equal, bit for bit.
 """
 
+import logging
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,8 +43,9 @@ class Replay:
     """What was computed again, and where it first differs."""
 
     first: int
-    last: int
+    last: int  # that was asked for
     begins: str  # with which weights
+    reached: int | None = None  # the last step that was computed; None: none was
     num_steps: int = 0  # whose numbers were compared
     num_unrecorded: int = 0  # steps without a line in metrics.jsonl
     num_tensors: int = 0
@@ -66,6 +68,7 @@ class _Plan:
 
     steps: range
     checkpoint: Checkpoint | None  # None: the starting weights
+    checkpoints: Sequence[Checkpoint]  # all that are kept, by step
     numbers: Mapping[int, Mapping[str, float | None]]
     weights: Sequence[RecordedWeights]
     starts: Sequence[ProcessStart]
@@ -90,8 +93,26 @@ def replay(folder: RunFolder, *, first: int | None = None, last: int | None = No
             if plan.checkpoint is None
             else f"the checkpoint of step {plan.checkpoint.step}",
         )
-        _compute(plan, recorded, found)
+        if first is not None and first != plan.steps[0]:
+            found.notes.append(
+                f"there is no checkpoint of step {first - 1}, so the steps before {first} are"
+                f" computed too; {_kept(plan.checkpoints)}"
+            )
+        with _without_warnings():
+            _compute(plan, recorded, found)
     return found
+
+
+@contextmanager
+def _without_warnings() -> Generator[None]:
+    """Leave out what the trainer warned of in the run already."""
+    trainer = logging.getLogger("parity.training")
+    level = trainer.level
+    trainer.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        trainer.setLevel(level)
 
 
 def _plan(
@@ -104,11 +125,12 @@ def _plan(
 ) -> _Plan:
     newest = recorded.last_step
     begin, end = first or 1, newest if last is None else last
+    checkpoints = surviving_checkpoints(folder, recorded)
     if not 1 <= begin <= end <= newest:
         raise ConfigError(
-            f"{folder.name} took steps 1 to {newest}; --from {begin} --until {end} isn't within."
+            f"{folder.name} took steps 1 to {newest}; --from {begin} --until {end} isn't within;"
+            f" {_kept(checkpoints)}."
         )
-    checkpoints = surviving_checkpoints(folder, recorded)
     before = [each for each in checkpoints if each.step < begin]
     checkpoint = before[-1] if before else None
     steps = range(1 if checkpoint is None else checkpoint.step + 1, end + 1)
@@ -118,6 +140,7 @@ def _plan(
     return _Plan(
         steps=steps,
         checkpoint=checkpoint,
+        checkpoints=checkpoints,
         numbers=recorded_numbers(folder, starts),
         weights=recorded_weights(folder, checkpoints, first=steps[0], last=end),
         starts=starts,
@@ -140,9 +163,15 @@ def _too_old(
     if usable:
         return f"{gone}; try `parity replay {folder.name} --from {usable[0] + 1}`."
     return (
-        f"{gone}, and no kept checkpoint stands between them and the end; the next run can be"
-        " computed again with ledger.payload_steps=null."
+        f"{gone}, and no kept checkpoint stands between them and the end ({_kept(checkpoints)});"
+        " the next run can be computed again with ledger.payload_steps=null."
     )
+
+
+def _kept(checkpoints: Sequence[Checkpoint]) -> str:
+    """Where a replay can begin, beside the starting weights."""
+    steps = [str(each.step) for each in checkpoints]
+    return f"checkpoints are kept of steps {', '.join(steps)}" if steps else "no checkpoint is kept"
 
 
 def _compute(plan: _Plan, recorded: Recorded, found: Replay) -> None:
@@ -202,6 +231,7 @@ def _step(
         found.fault = str(fault)
         return False
     report = pool.submit(trainer.step, samples).result()
+    found.reached = step
     numbers = plan.numbers.get(step)
     if numbers is None:
         found.num_unrecorded += 1

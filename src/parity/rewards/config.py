@@ -152,9 +152,12 @@ class GraderConfig:
     processes: int = 1  # grader processes, >= 1
     timeout_s: float = 10.0  # hard bound for one answer; the process is killed after it, > 0
     memory_mib: int | None = 2048  # address-space limit of a grader process; null: none
+    max_children: int | None = 256  # processes that a reward may have running; null: no limit
 
     def __post_init__(self) -> None:
         checks.at_least("processes", self.processes, 1)
         checks.above("timeout_s", self.timeout_s, 0.0)
         if self.memory_mib is not None:
             checks.at_least("memory_mib", self.memory_mib, 64)
+        if self.max_children is not None:
+            checks.at_least("max_children", self.max_children, 0)

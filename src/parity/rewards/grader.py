@@ -63,6 +63,7 @@ class GraderPool:
             parent_pid=os.getpid(),
             import_paths=(str(working_dir), *(path for path in sys.path if path)),
             memory_mib=grader.memory_mib,
+            max_children=grader.max_children,
         )
         setup = LaneSetup(
             process=process,
@@ -83,7 +84,7 @@ class GraderPool:
 
     @property
     def pids(self) -> list[int]:
-        """The live grader processes; each leads a process group of the same number."""
+        """The live wardens of the grader processes; each leads a session of the same number."""
         return [pid for lane in self._lanes if (pid := lane.pid) is not None]
 
     async def start(self) -> None:

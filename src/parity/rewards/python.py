@@ -75,13 +75,13 @@ def _load(config: PythonRewardConfig) -> Callable[..., object]:
     if function is None:
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise ConfigError(
-            f"function is {config.function!r}, but there is no {name!r} in it;"
+            f"reward.function is {config.function!r}, but there is no {name!r} in it;"
             f" {known(name, functions)}"
         )
     if not callable(function) or inspect.iscoroutinefunction(function):
         raise ConfigError(
-            f"function is {config.function!r}, which is {described(function)}; it must be a plain"
-            " function that takes an Answer."
+            f"reward.function is {config.function!r}, which is {described(function)}; it must be a"
+            " plain function that takes an Answer."
         )
     _check_arguments(config, function)
     return function
@@ -106,8 +106,9 @@ def _import(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"function names the module {module!r}, which can't be imported from {Path.cwd()}"
-            f" ({error}); correct the name, install the package, or give a path to a .py file."
+            f"reward.function names the module {module!r}, which can't be imported from"
+            f" {Path.cwd()} ({error}); correct the name, install the package, or give a path to a"
+            " .py file."
         ) from error
 
 
@@ -115,8 +116,8 @@ def _from_file(function: str, where: str) -> ModuleType:
     path = Path(where).resolve()
     if not path.is_file():
         raise ConfigError(
-            f"function is {function!r}, but there is no file {path}; paths start from the working"
-            " directory."
+            f"reward.function is {function!r}, but there is no file {path}; paths start from the"
+            " working directory."
         )
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     name = f"parity_reward_{path.stem}_{digest}"  # unique, so that no other module is shadowed

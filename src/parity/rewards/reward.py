@@ -43,8 +43,11 @@ def checked(result: object) -> RewardResult:
         match result:
             case Scored():
                 return scored(result.value, result.parts)
-            case Unscored() | GraderFailure():
-                return result
+            case Unscored():
+                return Unscored(_reason("an Unscored", result.reason))
+            case GraderFailure():
+                reason = _reason("a GraderFailure", result.reason)
+                return GraderFailure(reason, retryable=bool(result.retryable))
             case _:
                 raise RewardError(
                     f"a reward returned {described(result)}; it must return Scored, Unscored or"
@@ -71,8 +74,15 @@ def scored(value: object, parts: object) -> Scored:
 
 def described(value: object) -> str:
     """A value for an error message: its type, and a bounded piece of what it looks like."""
-    shown = ascii(value) if isinstance(value, str | float | int) else ""
+    piece = value[:60] if isinstance(value, str) else value
+    shown = ascii(piece) if isinstance(piece, str | float | int) else ""
     return f"{type(value).__qualname__} {shown[:60]}".rstrip()
+
+
+def _reason(whose: str, reason: object) -> str:
+    if not isinstance(reason, str):
+        raise RewardError(f"the reason of {whose} is {described(reason)}; it must be text.")
+    return reason
 
 
 def _finite(value: object, what: str) -> float:

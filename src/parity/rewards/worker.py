@@ -2,32 +2,36 @@
 
 Run by `process/child.py` as `python -m parity.rewards.worker`; nobody calls it by hand. It
 keeps the pipe to the driver to itself: for the reward, stdin is empty and stdout is stderr, so
-that no print can corrupt a reply. It imports no torch, and ends when the driver does.
+that no print can corrupt a reply, and a copy of the process that a reward forks never gets back
+to the pipe. It imports no torch, and ends when the driver does (`process/warden.py`).
 """
 
 import faulthandler
 import os
+import signal
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import BinaryIO
 
 from parity.errors import ParityError
-from parity.rewards.process import limits, wire
+from parity.rewards.process import limits, warden, wire
 from parity.rewards.reward import Reward, checked
 from parity.rewards.section import build
-from parity.types import GraderFailure, RewardResult
+from parity.types import GraderFailure
 
 
 def main() -> None:
     """Serve the driver until it closes the pipe."""
     requests, replies = _private_pipes()
     limits.lead_group()
-    limits.start_guard(requests.fileno())
     first = requests.readline()
     if not first:
         return
     setup = wire.decode_setup(first)
-    limits.die_with(setup.parent_pid)
+    limits.die_with(setup.parent_pid, signal.SIGTERM)
+    warden.fork_under_warden(requests.fileno(), (replies,), setup.max_children)
+    limits.end_first_without_memory()
     faulthandler.enable()
     _extend_path(setup.import_paths)
     reward = _built(setup)
@@ -35,8 +39,13 @@ def main() -> None:
         _write(replies, wire.encode_ready(reward))
         return
     _write(replies, wire.encode_ready())
+    home, own_pid = Path.cwd(), os.getpid()
     for line in requests:
-        _write(replies, wire.encode_result(_grade(reward, line, setup.memory_mib)))
+        reply = _reply(reward, line, home, setup.memory_mib)
+        if os.getpid() != own_pid:
+            # A copy that the reward forked came back: its reply would pass for the next answer's.
+            os._exit(1)
+        _write(replies, reply)
 
 
 def _private_pipes() -> tuple[BinaryIO, int]:
@@ -69,22 +78,22 @@ def _built(setup: wire.Setup) -> Reward | wire.Refused:
             f"grader.memory_mib is {setup.memory_mib}, which is too little to build the reward;"
             " raise it or set grader.memory_mib=null.",
         )
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - anything may come out of user code
+    except BaseException as error:  # noqa: BLE001 - anything may come out of user code
         return wire.Refused("RewardError", f"the reward can't be built: {_described(error)}")
 
 
-def _grade(reward: Reward, line: bytes, memory_mib: int | None) -> RewardResult:
-    """The result for one answer, whatever the reward does short of ending the process."""
+def _reply(reward: Reward, line: bytes, home: Path, memory_mib: int | None) -> bytes:
+    """The reply for one answer, whatever the reward does short of ending the process."""
     try:
-        return checked(reward.score(wire.decode_answer(line)))
+        os.chdir(home)  # where an answer before this one may have moved from
+        return wire.encode_result(checked(reward.score(wire.decode_answer(line))))
     except MemoryError:
-        return GraderFailure(
-            f"the reward ran out of memory (grader.memory_mib={memory_mib})", retryable=False
-        )
+        reason, may_pass = f"ran out of memory (grader.memory_mib={memory_mib})", False
     except OSError as error:  # network, file system: may pass
-        return GraderFailure(f"the reward raised {_described(error)}", retryable=True)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the contract: it is a GraderFailure
-        return GraderFailure(f"the reward raised {_described(error)}", retryable=False)
+        reason, may_pass = f"raised {_described(error)}", True
+    except BaseException as error:  # noqa: BLE001 - the contract: it is a GraderFailure
+        reason, may_pass = f"raised {_described(error)}", False
+    return wire.encode_result(GraderFailure(f"the reward {reason}", retryable=may_pass))
 
 
 def _described(error: BaseException) -> str:
@@ -95,7 +104,14 @@ def _described(error: BaseException) -> str:
         code = trace.tb_frame.f_code
         place = f" ({code.co_filename}:{trace.tb_lineno} in {code.co_name})"
         trace = trace.tb_next
-    return wire.bounded(f"{type(error).__name__}: {error}", limit=1000) + place
+    return wire.bounded(f"{type(error).__name__}: {_message(error)}", limit=1000) + place
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as other:  # noqa: BLE001 - this, too, is user code
+        return f"its message can't be had: {type(other).__name__}"
 
 
 def _write(fd: int, line: bytes) -> None:

@@ -59,6 +59,11 @@ class Issuer:
         """Where the task stream stands."""
         return self._stream.position
 
+    @property
+    def skipped(self) -> list[int]:
+        """The tasks that the stream has passed over in this run, by index."""
+        return self._stream.skipped
+
     def next(self) -> Ticket:
         """The next group, issued now."""
         if self._again:

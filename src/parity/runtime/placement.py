@@ -2,38 +2,54 @@
 
     nodes=2 trainer_ranks=3 engine_replicas=3
 
-    node 0   trainer 0, 1, 2          neighbours stay together, so that trainer ranks
-    node 1   engine 0, 1, 2           exchange gradients inside a host as far as they can
+    apart       node 0   trainer 0, 1, 2       neighbours stay together, so that trainer ranks
+                node 1   engine 0, 1, 2        exchange gradients inside a host where they can
+    colocated   node 0   (trainer 0, engine 0), (trainer 1, engine 1)
+                node 1   (trainer 2, engine 2)
+    mixed       colocated as far as there are both; the ranks or replicas beyond are apart
+
+A *place* is one device with the share of a host's CPUs that goes with it: of one process, or of
+a pair that takes turns there (`turns.py`). Of a pair the trainer rank asks Ray for the device and
+the engine uses the same one: Ray's fractions of devices don't say which processes of a bundle
+meet on one. The CPUs of a place are halved.
 
 Used by `parity config`, which prints the table, and by `runtime/ray/`, which asks a cluster for
-it. Invariants: every process is in the table once; node sizes differ by at most one; what a
-node is asked for is the sum over its processes.
+it. Invariants: every process is in the table once; a pair is on one node; the numbers of places
+of nodes differ by at most one; what a node is asked for is the sum over its processes.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from parity.errors import ConfigError, UnsupportedError
+from parity.errors import ConfigError
 from parity.runtime.config import PlacementConfig
 
 RoleName = Literal["trainer", "engine"]
 GIB = 2**30
+_RAY_DIGITS = 10_000  # Ray counts CPUs in ten-thousandths
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One process: its role, its number within the role, and the node it is on."""
+    """One process: its role, its number within the role, the node and the place it is on."""
 
     role: RoleName
     index: int
     node: int
+    place: int  # processes with the same number take turns on one device
+    is_guest: bool = False  # whether the device is asked for by the other process of the place
 
     @property
     def name(self) -> str:
         """As logs and errors call it."""
-        return f"{self.role}-{self.index}"
+        return process_name(self.role, self.index)
+
+
+def process_name(role: RoleName, index: int) -> str:
+    """As logs and errors call a process."""
+    return f"{role}-{index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +58,15 @@ class Demand:
 
     cpus: float
     memory_bytes: int = 0
-    device: str | None = None  # Ray's resource of the platform; None: it computes on the CPU
+    device: str | None = None  # Ray's resource of the platform; None: it asks for none
 
-    def resources(self, count: int = 1) -> dict[str, float]:
-        """For `count` processes."""
-        found = {"CPU": round(count * self.cpus, 4)}
+    def resources(self) -> dict[str, float]:
+        """As Ray takes it."""
+        found = {"CPU": self.cpus}
         if self.memory_bytes:
-            found["memory"] = float(count * self.memory_bytes)
+            found["memory"] = float(self.memory_bytes)
         if self.device is not None:
-            found[self.device] = float(count)
+            found[self.device] = 1.0
         return found
 
 
@@ -59,12 +75,17 @@ class Table:
     """Every process of a run and what it asks."""
 
     seats: tuple[Seat, ...]
-    demand: Demand
+    demand: Demand  # of a process with a place of its own
 
     @property
     def num_nodes(self) -> int:
         """Hosts that are needed."""
         return 1 + max(seat.node for seat in self.seats)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether some processes share a device."""
+        return any(seat.is_guest for seat in self.seats)
 
     def of(self, role: RoleName) -> tuple[Seat, ...]:
         """The processes of a role, by number."""
@@ -74,9 +95,25 @@ class Table:
         """The processes of a node."""
         return tuple(seat for seat in self.seats if seat.node == node)
 
+    def host_of(self, guest: Seat) -> Seat:
+        """The process that asks for the device that a guest uses too."""
+        assert guest.is_guest, f"{guest.name} asks for a device of its own"
+        return next(seat for seat in self.seats if seat.place == guest.place and not seat.is_guest)
+
+    def asked_by(self, seat: Seat) -> Demand:
+        """What one process asks."""
+        num_sharing = sum(other.place == seat.place for other in self.seats)
+        cpus = math.floor(_RAY_DIGITS * self.demand.cpus / num_sharing + 1e-6) / _RAY_DIGITS
+        device = None if seat.is_guest else self.demand.device
+        return Demand(cpus, self.demand.memory_bytes, device)
+
     def resources(self, node: int) -> dict[str, float]:
         """What a node is asked for."""
-        return self.demand.resources(len(self.on(node)))
+        sums: dict[str, float] = {}
+        for seat in self.on(node):
+            for name, amount in self.asked_by(seat).resources().items():
+                sums[name] = round(sums.get(name, 0.0) + amount, 4)
+        return sums
 
     @property
     def bundles(self) -> list[dict[str, float]]:
@@ -90,12 +127,18 @@ class Table:
         ]
 
     def _names(self, node: int) -> str:
-        said: list[str] = []
-        for role in ("trainer", "engine"):
-            numbers = [str(seat.index) for seat in self.on(node) if seat.role == role]
-            if numbers:
-                said.append(f"{role} {', '.join(numbers)}")
-        return " + ".join(said)
+        shared = {seat.place for seat in self.seats if seat.is_guest}
+        here = self.on(node)
+        paired = [_numbers(role, here, shared) for role in ("trainer", "engine")]
+        alone = {seat.place for seat in here} - shared
+        apart = [_numbers(role, here, alone) for role in ("trainer", "engine")]
+        return " + ".join(filter(None, [" with ".join(filter(None, paired)), *apart]))
+
+
+def _numbers(role: RoleName, seats: Sequence[Seat], places: Set[int]) -> str:
+    """`engine 0, 1`: the processes of a role that are on some places; empty for none."""
+    found = [str(seat.index) for seat in seats if seat.role == role and seat.place in places]
+    return f"{role} {', '.join(found)}" if found else ""
 
 
 def table(config: PlacementConfig, *, cores: float, device: str | None = None) -> Table:
@@ -106,32 +149,49 @@ def table(config: PlacementConfig, *, cores: float, device: str | None = None) -
         cores: CPUs of one node, which bound what is asked where the run file leaves it open.
         device: Ray's resource of the platform's devices; None: there are none.
 
-    Raises ConfigError for more nodes than processes, UnsupportedError for a kind that this
-    version can't run.
+    Raises ConfigError for more nodes than places, and for counts that don't fit the kind.
     """
-    if config.kind != "apart":
-        raise UnsupportedError(
-            f"placement.kind is {config.kind!r}, which this version of Parity can't run; set "
-            "placement.kind=apart."
-        )
-    roles: list[tuple[RoleName, int]] = [
-        *(("trainer", index) for index in range(config.trainer_ranks)),
-        *(("engine", index) for index in range(config.engine_replicas)),
-    ]
-    if config.nodes > len(roles):
+    places = _places(config)
+    if config.nodes > len(places):
+        kind = "processes" if config.kind == "apart" else "devices, each of one pair or process,"
         raise ConfigError(
-            f"placement.nodes is {config.nodes}, and there are {len(roles)} processes "
+            f"placement.nodes is {config.nodes}, and there are {len(places)} {kind} "
             f"({config.trainer_ranks} trainer ranks, {config.engine_replicas} engine replicas) to "
-            f"put there; set placement.nodes to at most {len(roles)}."
+            f"put there; set placement.nodes to at most {len(places)}."
         )
     seats = tuple(
-        Seat(role, index, position * config.nodes // len(roles))
-        for position, (role, index) in enumerate(roles)
+        Seat(role, index, place * config.nodes // len(places), place, is_guest=number > 0)
+        for place, members in enumerate(places)
+        for number, (role, index) in enumerate(members)
     )
-    fullest = math.ceil(len(roles) / config.nodes)
+    fullest = math.ceil(len(places) / config.nodes)
     cpus = config.cpus_per_process or min(1.0, math.floor(1000 * cores / fullest) / 1000)
     memory = int((config.memory_gib_per_process or 0.0) * GIB)
     return Table(seats, Demand(cpus, memory, device))
+
+
+def _places(config: PlacementConfig) -> list[list[tuple[RoleName, int]]]:
+    """The processes of each place, pairs first, then trainer ranks, then engine replicas."""
+    ranks, replicas = config.trainer_ranks, config.engine_replicas
+    if config.kind == "colocated" and ranks != replicas:
+        raise ConfigError(
+            f"placement.kind is 'colocated' with {ranks} trainer ranks and {replicas} engine "
+            "replicas, and each rank shares its device with one replica; set "
+            f"placement.engine_replicas={ranks}, or placement.kind=mixed, which gives the ones "
+            "beyond devices of their own."
+        )
+    if config.kind == "mixed" and ranks == replicas:
+        raise ConfigError(
+            f"placement.kind is 'mixed' with {ranks} trainer ranks and as many engine replicas, "
+            "so that nothing is left to be apart; set placement.kind=colocated, or another "
+            "placement.engine_replicas."
+        )
+    num_pairs = 0 if config.kind == "apart" else min(ranks, replicas)
+    return [
+        *([("trainer", index), ("engine", index)] for index in range(num_pairs)),
+        *([("trainer", index)] for index in range(num_pairs, ranks)),
+        *([("engine", index)] for index in range(num_pairs, replicas)),
+    ]
 
 
 def processes_per_node(config: PlacementConfig) -> tuple[int, int]:

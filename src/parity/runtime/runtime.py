@@ -39,6 +39,10 @@ class TrainerView(Protocol):
         """Write everything that `load` needs into a folder."""
         ...
 
+    def stage(self) -> Callable[[Path], None]:
+        """Copy what `save` would write; the result writes it, in any thread."""
+        ...
+
     def load(self, path: Path) -> None:
         """Go on from what `save` wrote."""
         ...

@@ -19,6 +19,7 @@ from parity.launch import (
     open_trackers,
     opened_display,
     prepare,
+    without_refused_input,
 )
 from parity.observe.devices import DeviceMetrics
 from parity.observe.summary import Summary
@@ -36,7 +37,7 @@ from parity.supervise.watchdog import Watchdog
 def sft(config: SftConfig, *, recipe: str) -> int:
     """Run `parity sft`; returns the exit code."""
     folder = new_folder(config, recipe=recipe, kind="sft")
-    with folder.locked():
+    with without_refused_input(folder), folder.locked():
         keep_config(config, folder)
         with Watchdog(config.supervise, run_dir=folder.path) as watchdog:
             return asyncio.run(_sft(config, folder, watchdog))
@@ -57,7 +58,7 @@ async def _sft(config: SftConfig, folder: RunFolder, watchdog: Watchdog) -> int:
                 summary = await _fit(config, folder, prepared, trackers, stopper, watchdog)
             display.finish(summary)
         except BaseException as error:
-            ending.failure(error)
+            ending.failure(error, has_begun=stopper.work is not None)
             if isinstance(error, asyncio.CancelledError):
                 return INTERRUPTED
             raise

@@ -52,7 +52,7 @@ class TaskStream:
             raise ConfigError(f"position is {position}; it must be >= 0.")
         self._position = position
         self._epoch, self._order = -1, list[int]()
-        self._long: set[int] = set()  # indices passed over since this stream was built
+        self._long: set[int] = set()  # indices passed over in this run
         self._bad: set[int] = set()  # the same, of tasks that can't be used
 
     @property
@@ -70,9 +70,23 @@ class TaskStream:
         return position // len(self._indices)
 
     @property
+    def skipped(self) -> list[int]:
+        """The distinct tasks passed over in this run, by index."""
+        return sorted(self._long | self._bad)
+
+    @property
     def num_skipped(self) -> int:
-        """Distinct tasks passed over since this stream was built."""
+        """How many distinct tasks were passed over in this run."""
         return len(self._long | self._bad)
+
+    def remember(self, skipped: Sequence[int]) -> None:
+        """Count what earlier processes of the run had passed over, so that the caps hold for all.
+
+        Each is judged again, by the source and the policy of now. Raises DataError as `next` does.
+        """
+        for index in skipped:
+            if index in self._indices:
+                self._fitting(index)
 
     def __iter__(self) -> Iterator[Task]:
         return self
@@ -86,14 +100,9 @@ class TaskStream:
         resumed run draws the same task again.
         """
         while True:
-            index = self._index_at(self._position)
-            task = _usable(self._source, index, self._renderer)
-            if task is None:
-                self._add_bad(index)
-            elif len(task.tokens) > self._prompts.max_prompt_tokens:
-                self._pass_over(index, task)
+            task = self._fitting(self._index_at(self._position))
             self._position += 1
-            if task is not None and index not in self._long:
+            if task is not None:
                 return task
 
     def at(self, position: int) -> Task:
@@ -105,6 +114,16 @@ class TaskStream:
         index = self._index_at(self._position - 1)
         self._source.pass_over(index, error)
         self._add_bad(index)
+
+    def _fitting(self, index: int) -> Task | None:
+        """The rendered task; None where it is counted as one that is passed over."""
+        task = _usable(self._source, index, self._renderer)
+        if task is None:
+            self._add_bad(index)
+        elif len(task.tokens) > self._prompts.max_prompt_tokens:
+            self._pass_over(index, task)
+            return None
+        return task
 
     def _add_bad(self, index: int) -> None:
         self._bad.add(index)

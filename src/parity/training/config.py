@@ -84,6 +84,7 @@ class CheckpointConfig:
 
     every_steps: int | None = None  # null: only at the end
     keep: int = 2  # newest complete checkpoints that stay, >= 1
+    asynchronous: bool = False  # write a copy of the state while training goes on
     export: bool = True  # write a Hugging Face folder at the end of the run
 
     def __post_init__(self) -> None:

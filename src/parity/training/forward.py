@@ -59,17 +59,31 @@ class Scorer(nn.Module):
         temperature: float,
         device: torch.device,
     ) -> None:
-        """`model` is on `device` in float32; `temperature` is the sampling one, > 0."""
+        """`model` is on `device` in float32; `temperature` is the sampling one, > 0.
+
+        A model without memory (meta device) is spread and filled next, then `settle` is called.
+        """
         super().__init__()
         self.model = model
         self._config = config
         self._temperature = temperature
         self._device = device
         self._autocast_dtype = _autocast_dtype(config.dtype)
-        reason = own_logits_reason(model, device=device)
+        self._uses_own_logits: bool | None = None
+        if model.device.type != "meta":
+            self._settle()
+
+    def settle(self) -> None:
+        """Decide how logits are computed, where it isn't yet; all ranks together."""
+        if self._uses_own_logits is None:
+            with torch.no_grad():
+                self(None, False)
+
+    def _settle(self) -> None:
+        reason = own_logits_reason(self.model, device=self._device)
         self._uses_own_logits = reason is not None
         if reason is not None:
-            logger.info("event=own_logits model=%s reason=%s", type(model).__name__, reason)
+            logger.info("event=own_logits model=%s reason=%s", type(self.model).__name__, reason)
 
     def scores(
         self, micro_batch: MicroBatch, *, needs_entropy_gradient: bool = False
@@ -80,10 +94,18 @@ class Scorer(nn.Module):
 
     def forward(
         self,
-        micro_batch: MicroBatch,
+        micro_batch: MicroBatch | None,
         needs_entropy_gradient: bool,  # noqa: FBT001 (hooks of modules pass by position)
     ) -> tuple[Tensor, Tensor]:
-        """The same as a plain tuple, which the hooks of a sharded module can look into."""
+        """The same as a plain tuple, which the hooks of a sharded module can look into.
+
+        None only settles what `settle` must: a sharded model's weights are whole in here alone.
+        """
+        if micro_batch is None:
+            with self._autocast():  # gathered weights may be of low precision
+                self._settle()
+            return torch.empty(0), torch.empty(0)
+        assert self._uses_own_logits is not None, "settle() comes first"
         outputs = self.outputs(micro_batch)
         if self._uses_own_logits:
             logprobs, entropy = logits_logprobs(
@@ -108,11 +130,7 @@ class Scorer(nn.Module):
     def outputs(self, micro_batch: MicroBatch) -> Tensor:
         """What each prediction is made from: hidden states [U, H], or the model's own logits."""
         module = self.model if self._uses_own_logits else self.model.get_decoder()
-        with torch.autocast(
-            self._device.type,
-            dtype=self._autocast_dtype or torch.bfloat16,
-            enabled=self._autocast_dtype is not None,
-        ):
+        with self._autocast():
             mask = micro_batch.attention_mask()
             if mask is None:
                 result = module(input_ids=micro_batch.tokens, use_cache=False)
@@ -127,6 +145,13 @@ class Scorer(nn.Module):
         places = micro_batch.rows * values.shape[1] + micro_batch.columns
         chosen = values.flatten(0, 1).index_select(0, places)
         return chosen if self._autocast_dtype is None else chosen.to(self._autocast_dtype)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(
+            self._device.type,
+            dtype=self._autocast_dtype or torch.bfloat16,
+            enabled=self._autocast_dtype is not None,
+        )
 
     def _shaped(self, mask: Tensor) -> Tensor:
         """The mask as the model's attention code takes it: `eager` adds it to the scores."""
@@ -189,10 +214,12 @@ def prepare_model(
 ) -> None:
     """Put the model on `device`, in float32 and evaluation mode, in place.
 
+    One without memory (meta device) stays without; its buffers are on `device` already.
     Gradient checkpointing needs the training flag on the modules that are recomputed; it is
     set on those alone, not on what is inside them, and their own dropout rates become 0.
     """
-    nn.Module.to(model, device=device, dtype=torch.float32)
+    where = None if model.device.type == "meta" else device
+    nn.Module.to(model, device=where, dtype=torch.float32)
     model.eval()
     if not gradient_checkpointing:
         return

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -33,8 +34,12 @@ class ModelCost:
     max_shared_tokens: int | None = None  # window of local attention; longer samples stay alone
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> "ModelCost":
-        """The cost of a Hugging Face causal language model, from its shapes."""
+    def of(cls, model: PreTrainedModel, *, device: torch.device | None = None) -> "ModelCost":
+        """The cost of a Hugging Face causal language model, from its shapes.
+
+        Args:
+            device: where it computes; None: where it is.
+        """
         config = model.config.get_text_config()
         embeddings = model.get_input_embeddings()
         head = model.get_output_embeddings()
@@ -46,7 +51,9 @@ class ModelCost:
         return cls(
             token_flops=2.0 * weights,
             pair_flops=4.0 * (_number(config, "num_hidden_layers") or 0) * heads * head_dim,
-            pass_tokens=HOST_PASS_TOKENS if model.device.type == "cpu" else DEVICE_PASS_TOKENS,
+            pass_tokens=HOST_PASS_TOKENS
+            if (device or model.device).type == "cpu"
+            else DEVICE_PASS_TOKENS,
             max_shared_tokens=min(windows) if windows else None,
         )
 

@@ -10,12 +10,14 @@ Only tensors are stored in `trainer/`, under parameter names, and loading copies
 the live ones. The folder becomes a checkpoint by `checkpoint.py`, not here.
 """
 
+import logging
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -28,9 +30,12 @@ from parity.errors import CheckpointError
 from parity.models.config import ModelConfig
 from parity.models.loading import load_model
 from parity.models.parameters import named_weights
+from parity.models.streaming import WeightStream, open_stream
 from parity.training.forward import attention_name
 from parity.training.optimizers import MOMENTS
-from parity.training.parallel.ranks import Ranks
+from parity.training.parallel.ranks import Ranks, host_copy
+
+logger = logging.getLogger(__name__)
 
 TRAINER_DIR = "trainer"
 WEIGHT = "weight."  # in front of a weight's name in trainer/
@@ -46,9 +51,38 @@ def save(
         save_model(path, model)
     else:
         stored |= _sharded_weights(model)
+    with _quiet(), _told(path):
+        ranks.save(path / TRAINER_DIR, stored)
+
+
+def stage(
+    *, model: PreTrainedModel, tensors: Mapping[str, Tensor], ranks: Ranks
+) -> Callable[[Path], None]:
+    """Copy what `save` would write to the host, all ranks together; the result writes it, once.
+
+    What is written is `save`'s, bit for bit.
+    """
+    if ranks.size == 1:
+        weights = {n: host_copy(ranks.whole(tensor)) for n, tensor in named_weights(model)}
+        staged = ranks.stage(tensors)
+    else:
+        weights = None
+        staged = ranks.stage({**tensors, **_sharded_weights(model)})
+
+    def write(path: Path) -> None:
+        if weights is not None:
+            save_model(path, model, weights)
+        with _quiet(), _told(path):
+            ranks.write(path / TRAINER_DIR, staged)
+
+    return write
+
+
+@contextmanager
+def _told(path: Path) -> Generator[None]:
+    """Turn a failure of any rank into one sentence."""
     try:
-        with _quiet():
-            ranks.save(path / TRAINER_DIR, stored)
+        yield
     except CheckpointException as error:  # a BaseException, which nobody else would catch
         causes = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes_of(error))
         raise CheckpointError(
@@ -74,10 +108,11 @@ def load(
     try:
         shapes = _stored_shapes(folder)
         live, wanted = dict(named_weights(model)), dict(tensors)
+        copied: dict[str, Tensor] = {}
+        stream = None
         if any(name.startswith(WEIGHT) for name in shapes):
             wanted |= _sharded_weights(model)
-            copied: dict[str, Tensor] = {}
-        else:
+        elif (stream := _stream(path, model, ranks)) is None:
             copied = dict(named_weights(_stored_model(path, model)))
             _check_names(path, "weights", {n: t.shape for n, t in copied.items()}, live)
         _check_names(path, "optimizer state", shapes, wanted)
@@ -87,9 +122,22 @@ def load(
         raise CheckpointError(
             f"{folder} can't be read ({type(error).__name__}: {error}); take an older checkpoint."
         ) from error
+    if stream is not None:
+        stream.fill(model)
     with torch.no_grad():
         for name, tensor in copied.items():
             live[name].copy_(ranks.spread(tensor, like=live[name]))
+
+
+def _stream(path: Path, model: PreTrainedModel, ranks: Ranks) -> WeightStream | None:
+    """What reads the folder's weights into the parts of several ranks; None: read them whole."""
+    if ranks.size == 1:
+        return None
+    stream = open_stream(path, model)
+    if isinstance(stream, str):
+        logger.warning("event=checkpoint_loaded_whole path=%s reason=%s", path, stream)
+        return None
+    return stream
 
 
 def _stored_shapes(folder: Path) -> dict[str, torch.Size]:
@@ -106,11 +154,17 @@ def _sharded_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     return {f"{WEIGHT}{name}": tensor for name, tensor in named_weights(model)}
 
 
-def save_model(path: Path, model: PreTrainedModel) -> None:
-    """Write a Hugging Face folder with config and safetensors, tied weights once."""
+def save_model(
+    path: Path, model: PreTrainedModel, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write a Hugging Face folder with config and safetensors, tied weights once.
+
+    Args:
+        weights: what is written instead of the live ones, by the names of `named_weights`.
+    """
     path.mkdir(parents=True, exist_ok=True)
-    with _quiet():
-        model.save_pretrained(path)
+    with _quiet(), _written(path):
+        model.save_pretrained(path, state_dict=None if weights is None else dict(weights))
 
 
 def export(
@@ -119,7 +173,8 @@ def export(
     """Write a Hugging Face folder from however many ranks; rank 0 writes and holds the whole."""
     if ranks.size == 1:
         save_model(path, model)
-        tokenizer.save_pretrained(str(path))
+        with _written(path):
+            tokenizer.save_pretrained(str(path))
         return
     tensors: dict[str, Tensor] = {}
     for name, tensor in named_weights(model):
@@ -128,9 +183,9 @@ def export(
             tensors[name] = whole.cpu()
     if ranks.rank == 0:
         path.mkdir(parents=True, exist_ok=True)
-        with _quiet():
+        with _quiet(), _written(path):
             model.save_pretrained(path, state_dict=tensors)
-        tokenizer.save_pretrained(str(path))
+            tokenizer.save_pretrained(str(path))
 
 
 def optimizer_tensors(model: PreTrainedModel, optimizer: AdamW) -> dict[str, Tensor]:
@@ -180,6 +235,21 @@ def _check_names(
             f" unknown {unknown[:3]} ({len(unknown)}), have other shapes in {other[:3]}"
             f" ({len(other)}); resume with the model that wrote it."
         )
+
+
+@contextmanager
+def _written(path: Path) -> Generator[None]:
+    """Say in one sentence that the disk refuses what the libraries write, each by its own error."""
+    try:
+        yield
+    except Exception as error:  # the tokenizers library raises nothing more special
+        refused = isinstance(error, OSError | SafetensorError) or "os error" in str(error)
+        if not refused:
+            raise
+        raise CheckpointError(
+            f"the model can't be written to {path} ({error}); what was saved before is unchanged. "
+            "Free disk space or set output.dir."
+        ) from error
 
 
 @contextmanager

@@ -17,8 +17,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -27,16 +26,14 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from parity.algorithms.objective import (
-    NOT_FINITE,
-    TOKENS,
     Objective,
     ObjectiveTerms,
     PolicyObjective,
     TokenFields,
-    means,
 )
 from parity.errors import ConfigError, TrainingError
 from parity.models.parameters import aliases_of, named_weights
+from parity.models.streaming import WeightStream
 from parity.training import state
 from parity.training.config import AdamWConfig, ScheduleConfig, TrainerConfig
 from parity.training.forward import Scorer, prepare_model
@@ -48,6 +45,7 @@ from parity.training.parallel.ranks import Alone, Ranks
 from parity.training.resting import Resting
 from parity.training.schedules import learning_rate_share
 from parity.training.sharing import sharing_fault
+from parity.training.totals import Totals, batch_metrics
 from parity.types import Sample, StepReport
 from parity.weights.transfer import Weights
 
@@ -70,6 +68,7 @@ class Trainer:
         device: torch.device,
         ranks: Ranks | None = None,
         rest_dir: Path | None = None,
+        stream: WeightStream | None = None,
     ) -> None:
         """Take over `model`: it is moved to `device` in float32 and trained in place.
 
@@ -87,6 +86,7 @@ class Trainer:
             device: where everything is computed.
             ranks: the ranks that train together, each with the same model; None: this one alone.
             rest_dir: where the state of a CPU rests (`offload`); None: the system's folder for it.
+            stream: the weights of a `model` that has no memory (meta device), for several ranks.
         """
         if not (math.isfinite(temperature) and temperature > 0.0):
             raise ConfigError(
@@ -102,14 +102,12 @@ class Trainer:
         self._total_steps = total_steps
         self._device = device
         self._ranks = ranks or Alone()
-        self._cost = ModelCost.of(model)
+        self._cost = ModelCost.of(model, device=device)
         self._scorer = Scorer(model, config=config, temperature=temperature, device=device)
-        self._reference: Scorer | None = None
-        if objective.needs_reference:
-            frozen = copy.deepcopy(model).requires_grad_(False).eval()
-            self._reference = Scorer(frozen, config=config, temperature=temperature, device=device)
-            self._ranks.shard(self._reference, model=frozen)
+        self._reference = self._frozen(model, temperature) if objective.needs_reference else None
         self._ranks.shard(self._scorer, model=model)
+        if stream is not None:
+            self._fill(stream)
         self._optimizer = build_adamw(model.named_parameters(), optimizer)
         self._resting = Resting(device, folder=rest_dir)
         self._shares_prefixes = None if config.prefix_sharing == "auto" else False
@@ -117,6 +115,22 @@ class Trainer:
         self._skips_zero_advantage = isinstance(objective, PolicyObjective) and not (
             objective.needs_reference or objective.needs_entropy_gradient
         )
+
+    def _frozen(self, model: PreTrainedModel, temperature: float) -> Scorer:
+        """The reference: a copy of the starting model, spread like it."""
+        frozen = copy.deepcopy(model).requires_grad_(False).eval()
+        scorer = Scorer(frozen, config=self._config, temperature=temperature, device=self._device)
+        self._ranks.shard(scorer, model=frozen)
+        return scorer
+
+    def _fill(self, stream: WeightStream) -> None:
+        """Give the spread models memory and weights."""
+        for scorer in (self._scorer, self._reference):
+            if scorer is not None:
+                self._ranks.allocate(scorer)
+                stream.fill(scorer.model)
+                scorer.settle()
+                self._ranks.rest(scorer)  # or the optimizer would be given whole parameters
 
     def step(self, samples: Sequence[Sample]) -> StepReport:
         """Take one optimizer step on `samples`, the whole batch, in any order.
@@ -133,7 +147,7 @@ class Trainer:
         rate = self._optimizer_config.lr * learning_rate_share(
             self.step_index, self._schedule, self._total_steps
         )
-        metrics = _batch_metrics(batch)
+        metrics = batch_metrics(batch)
         is_applied = any(part.needs_gradient for part in batch.micro_batches)
         try:
             totals = self._accumulate(batch)
@@ -186,21 +200,29 @@ class Trainer:
 
         They change with the next step: copy before then.
         """
-        self._resting.check("the weights", needs_state=False)
-        return [(name, self._ranks.whole(tensor)) for name, tensor in named_weights(self.model)]
+        return [(name, self._ranks.whole(tensor)) for name, tensor in self.weights().tensors]
 
     def aliases(self) -> tuple[tuple[str, str], ...]:
         """Tied weights: (name that is left out, name that is given)."""
         return aliases_of(self.model)
 
     def weights(self) -> Weights:
-        """What a publication sends; it changes with the next step."""
-        return Weights(self.named_weights(), self.aliases())
+        """What a publication sends, sharded as it is held; it changes with the next step."""
+        self._resting.check("the weights", needs_state=False)
+        return Weights(named_weights(self.model), self.aliases())
 
     def save(self, path: Path) -> None:
         """Write everything that `load` needs into the folder `path`."""
         self._resting.check("a checkpoint")
         state.save(path, model=self.model, tensors=self._tensors(), ranks=self._ranks)
+
+    def stage(self) -> Callable[[Path], None]:
+        """Copy what `save` would write to the host; the result writes it into a folder.
+
+        It may be called once, in any thread, while this trainer goes on; all ranks call theirs.
+        """
+        self._resting.check("a checkpoint")
+        return state.stage(model=self.model, tensors=self._tensors(), ranks=self._ranks)
 
     def load(self, path: Path) -> None:
         """Go on from what `save` wrote, bit for bit; the reference stays as it is.
@@ -223,6 +245,9 @@ class Trainer:
 
         Raises TrainingError, with everything in place, where it can't be put aside.
         """
+        for scorer in (self._scorer, self._reference):
+            if scorer is not None:
+                self._ranks.rest(scorer)
         moments = (each for kept in self._optimizer.state.values() for each in kept.values())
         gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
         gone = () if keeps_weights else (self._scorer, self._reference)
@@ -257,7 +282,7 @@ class Trainer:
             logger.warning("event=prefix_sharing_off reason=%s", fault)
         return fault is None
 
-    def _accumulate(self, batch: Batch) -> "_Totals":
+    def _accumulate(self, batch: Batch) -> Totals:
         """Forward and backward over all micro-batches; gradients add up in the parameters."""
         terms: list[ObjectiveTerms] = []
         for part in batch.micro_batches:
@@ -265,7 +290,7 @@ class Trainer:
                 terms.append(self._terms(part.to(self._device)))
             if part.needs_gradient:
                 terms[-1].loss.backward()
-        return _Totals.of(terms, self._ranks)
+        return Totals.of(terms, self._ranks)
 
     def _terms(self, part: MicroBatch) -> ObjectiveTerms:
         scores = self._scorer.scores(
@@ -286,7 +311,7 @@ class Trainer:
         )
         return self._objective(fields)
 
-    def _check_loss(self, totals: "_Totals") -> None:
+    def _check_loss(self, totals: Totals) -> None:
         wrong = [i for i, loss in enumerate(totals.losses) if not math.isfinite(loss)]
         if not math.isfinite(totals.loss) or totals.num_not_finite:
             raise TrainingError(
@@ -332,63 +357,6 @@ class Trainer:
             "step_index": torch.tensor(self.step_index),
             **state.random_state(self._device),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class _Totals:
-    """Sums over the micro-batches of a step, in float64."""
-
-    losses: list[float]  # per micro-batch of this rank
-    loss: float
-    sums: Mapping[str, float]
-
-    @classmethod
-    def of(cls, terms: Sequence[ObjectiveTerms], ranks: Ranks) -> "_Totals":
-        """Of this rank's micro-batches, added up over the ranks; the same on each of them."""
-        names = list(terms[0].sums) if terms else []
-        rows = [
-            torch.stack([term.loss.detach(), *(term.sums[name] for name in names)])
-            for term in terms
-        ]
-        table = torch.stack(rows).tolist() if rows else []
-        if not table:
-            return cls([], 0.0, {})
-        local = [_sum([row[i] for row in table]) for i in range(1 + len(names))]
-        loss, *sums = ranks.add(torch.tensor(local, dtype=torch.float64)).tolist()
-        return cls([row[0] for row in table], loss, dict(zip(names, sums, strict=True)))
-
-    @property
-    def num_tokens(self) -> int:
-        return round(self.sums.get(TOKENS, 0.0))
-
-    @property
-    def num_not_finite(self) -> int:
-        return round(self.sums.get(NOT_FINITE, 0.0))
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Loss and means over tokens; nothing where there is no token."""
-        return {"train/loss": self.loss, **means(self.sums)} if self.losses else {}
-
-
-def _sum(values: Sequence[float]) -> float:
-    """The sum in one fixed order; NaN and infinities go through."""
-    return sum(values, start=0.0)
-
-
-def _batch_metrics(batch: Batch) -> dict[str, float]:
-    """What is known of a batch before it is computed; shares only where there is a token."""
-    metrics = {
-        "train/tokens": float(batch.num_effective_tokens),
-        "train/computed_tokens": float(batch.num_padded_tokens),
-    }
-    if batch.num_samples:
-        metrics["train/trained_tokens_mean"] = batch.num_trained_tokens / batch.num_samples
-    if batch.padding_share is not None:
-        metrics["train/padding_share"] = batch.padding_share
-    if batch.shared_share is not None:
-        metrics["train/prefix_shared_share"] = batch.shared_share
-    return metrics
 
 
 def _by_sample(part: MicroBatch, values: Tensor) -> tuple[list[int], Sequence[Tensor]]:

@@ -8,7 +8,8 @@ has finished it, not when it is queued.
 
 A receiver that refused still joins the broadcasts that were announced before the sender knew:
 the group stays usable. A broadcast that fails or passes its deadline leaves the group in an
-unknown state; then every later publication is refused until a new group is made.
+unknown state; then every later publication is refused until a new group is made. So is a
+publication while a member is known to be dead (`session/meeting.py`, which makes groups).
 """
 
 import contextlib
@@ -34,6 +35,7 @@ _ROOT = 0
 _LOOK_S = 0.002
 _LOOK_IDLE_S = 0.05
 _CLOSE_TIMEOUT_S = 10.0
+_LAST_ANSWER_S = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -42,20 +44,22 @@ class Group:
 
     def __init__(
         self,
-        group: distributed.ProcessGroup,
+        group: "distributed.ProcessGroup | None",
         store: distributed.Store,  # pyright: ignore[reportPrivateImportUsage]
         *,
         rank: int,
         size: int,
+        names: Sequence[str] = (),
         device: torch.device | None = None,
         synchronize: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
-            group: of the platform's backend; rank 0 is the sender.
+            group: of the platform's backend; rank 0 is the sender. None: `begin` brings it.
             store: any that all ranks reach; keys begin with `parity-weights/`.
             rank: of this process in the group.
             size: ranks of the group.
+            names: of the ranks, in errors; none: their numbers.
             device: where buckets are; None: host.
             synchronize: waits until the device is done (`platform.synchronize`); None on hosts.
         """
@@ -67,6 +71,32 @@ class Group:
             "parity-weights/", store
         )
         self._synchronize = synchronize
+        self._names = tuple(names) or tuple(f"rank {number}" for number in range(size))
+
+    def name(self, rank: int) -> str:
+        """What errors call a rank."""
+        return self._names[rank]
+
+    def begin(self, group: "distributed.ProcessGroup") -> None:
+        """The group is made."""
+        self._group = group
+
+    def is_lost(self, rank: int) -> bool:
+        """Whether somebody told that this rank died."""
+        return self.look(f"lost/{rank}") is not None
+
+    def check_lost(self) -> None:
+        """Raise TransferError where a rank is known to be dead."""
+        lost = [self.name(rank) for rank in range(self.size) if self.is_lost(rank)]
+        if lost:
+            raise TransferError(f"{' and '.join(lost)} died; make a new process group.")
+
+    def close(self) -> None:
+        """Leave the group: whoever is in a broadcast with this rank gets an error."""
+        group, self._group = self._group, None
+        self.broken = self.broken or "it was closed"
+        if group is not None:
+            group.abort()
 
     def put(self, key: str, message: Mapping[str, object]) -> None:
         """Leave a message."""
@@ -87,6 +117,7 @@ class Group:
         """Begin to send (rank 0) or receive a tensor."""
         if self.broken is not None:
             raise TransferError(f"the process group can't be used any more: {self.broken}")
+        assert self._group is not None, "begin comes first"
         options = distributed.BroadcastOptions()
         options.rootRank = _ROOT
         return self._group.broadcast([tensor], options)
@@ -170,17 +201,15 @@ class CollectiveLink(Link):
         while True:
             for rank in range(1, self._group.size):
                 self._look(rank, number, answers)
-            waiting = [
-                str(rank)
-                for rank in range(1, self._group.size)
-                if str(rank) not in answers.given and str(rank) not in answers.failed
-            ]
+            names = [self._group.name(rank) for rank in range(1, self._group.size)]
+            heard = answers.given.keys() | answers.failed.keys()
+            waiting = [name for name in names if name not in heard]
             if not waiting or (answers.failed and not wait_for_all):
                 if not waiting:
                     self._forget_up_to(number)
                 return answers
             try:
-                deadline.check(", ".join(f"rank {rank}" for rank in waiting))
+                deadline.check(", ".join(waiting))
             except ParityError as error:
                 if not wait_for_all:
                     raise
@@ -197,11 +226,13 @@ class CollectiveLink(Link):
                 self._group.forget(f"answer/{self._forgotten}/{rank}")
 
     def _look(self, rank: int, number: int, answers: Answers) -> None:
-        name = str(rank)
+        name = self._group.name(rank)
         if name in answers.given or name in answers.failed:
             return
         answer = self._group.look(f"answer/{number}/{rank}")
         if answer is None:
+            if self._group.is_lost(rank):
+                answers.failed[name] = "its process died."
             return
         if answer.get("ok") is True:
             answers.given[name] = answer
@@ -209,7 +240,8 @@ class CollectiveLink(Link):
             answers.failed[name] = wire.text(answer, "reason")
 
     def close(self) -> None:
-        """Free the buckets; group and store belong to whoever made them."""
+        """Free the buckets and leave the group; the store belongs to whoever made it."""
+        self._group.close()
         self._buffers, self._works = [], {}
 
 
@@ -218,7 +250,7 @@ class CollectiveReceiver:
 
     def __init__(self, group: Group, store: Store) -> None:
         self._group = group
-        self._responder = Responder(store, name=f"rank {group.rank}")
+        self._responder = Responder(store, name=group.name(group.rank))
         self._buffers: list[torch.Tensor] = []
         self._is_closing = threading.Event()
         name = f"parity-weights-rank-{group.rank}"
@@ -231,9 +263,20 @@ class CollectiveReceiver:
         return tuple(self._responder.failures)
 
     def close(self) -> None:
-        """End the thread and abort what is open."""
+        """End the thread, abort what is open, and leave the group.
+
+        Raises TransferError where the thread doesn't end: what it still does would reach the
+        store in the middle of a later publication.
+        """
         self._is_closing.set()
+        self._thread.join(_LAST_ANSWER_S)
+        self._group.close()  # ends a broadcast in which it waits for the sender
         self._thread.join(_CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise TransferError(
+                f"{self._group.name(self._group.rank)} is still busy with an earlier publication "
+                f"after {_CLOSE_TIMEOUT_S:g} s; see its log."
+            )
 
     def _serve(self) -> None:
         number = 1

@@ -29,7 +29,9 @@ class DtypeRule:
 class WeightsConfig:
     """How a version gets from the trainer into the engines."""
 
-    transport: Transport = "auto"  # auto: direct in one process, else zmq_ipc on one host
+    # auto: direct in one process, zmq_ipc on one host; between hosts disk where dir is given,
+    # else collective
+    transport: Transport = "auto"
     verify: Verify = "digests"  # of every tensor; canary: log-probs of fixed tokens; off
     bucket_mib: float = 4.0  # size of a bucket; two exist per side; small ones stay in the cache
     timeout_s: float = 60.0  # longest wait for one answer of the other side, > 0

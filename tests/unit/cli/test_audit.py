@@ -12,6 +12,7 @@ from unit.ledger.simulation import Setup, Simulation
 
 from parity.cli.audit import audit, diff
 from parity.cli.main import main
+from parity.ledger.audit import counted
 from parity.ledger.schema import DATABASE
 
 
@@ -112,3 +113,15 @@ def test_diff_says_which_run_lacks_an_event(recorded, capsys):
     assert "1 of " in text
     assert "one has it" in text
     assert "two doesn't" in text
+
+
+def test_one_is_told_in_the_singular():
+    assert [counted(n, "version") for n in (0, 1, 2)] == ["0 versions", "1 version", "2 versions"]
+
+
+def test_the_audit_of_a_short_run_counts_as_people_do(make_run, capsys):
+    Simulation(make_run("short"), Setup(steps=1, every_steps=1)).run()
+    assert main(["audit", "short"]) == 0
+    text = capsys.readouterr().out
+    assert "1 checkpoint stands where the ledger says" in text
+    assert not re.search(r"\b1 (resume|checkpoint|version|payload|superseded event)s", text)

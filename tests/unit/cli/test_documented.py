@@ -14,8 +14,13 @@ from parity.ledger.recovery import create_ledger
 from parity.observe.trackers.jsonl import JsonlTracker
 
 ROOT = Path(__file__).parents[3]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "docs" / "how-to" / "launch-on-a-cluster.md",
+]
 COMMANDS = ("main", "train", "sft", "evaluate", "resume", "runs", "show", "config", "doctor")
+COMMANDS += ("launch", "launch.slurm", "launch.kuberay")
 ERRORS_ON_PURPOSE = ("rollouts.maxlag=2", "tasks.path=x.jsonl")
 
 

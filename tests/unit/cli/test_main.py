@@ -1,6 +1,8 @@
 """The commands: each parses, calls one function, and its ending becomes an exit code."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -126,6 +128,18 @@ def test_a_bug_keeps_its_traceback_in_the_run_folder(launched, make_run, capsys)
     assert "ZeroDivisionError: oh" in message
     assert "bug of Parity" in message
     assert "ZeroDivisionError: oh" in (folder / "crash.txt").read_text()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EROFS])
+def test_a_disk_that_refuses_is_one_sentence_and_no_bug(launched, capsys, number):
+    launched.ending = OSError(number, os.strerror(number), "runs/a/summary.json")
+    assert main(["train", "quickstart"]) == 1
+    message = said(capsys)
+    assert message.startswith("parity: runs/a/summary.json can't be written (")
+    assert "parity resume" in message
+    launched.ending = OSError(number, os.strerror(number))
+    assert main(["train", "quickstart"]) == 1
+    assert "something in" in said(capsys)
 
 
 def test_a_bug_before_there_is_a_run_folder_keeps_its_traceback_elsewhere(launched, capsys):

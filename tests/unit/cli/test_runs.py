@@ -90,7 +90,7 @@ def test_show_draws_what_is_asked_for(logged, elsewhere: Path, capsys):
 
 def test_show_refuses_a_metric_that_the_run_lacks(logged, capsys):
     logged("one", [0.25])
-    assert main(["show", "one", "--metric", "eval/acuracy"]) == 1
+    assert main(["show", "one", "--metric", "eval/acuracy"]) == 2
     assert "Did you mean 'eval/accuracy'?" in capsys.readouterr().err
     logged("two", [])
-    assert main(["show", "two"]) == 1
+    assert main(["show", "two"]) == 2

@@ -49,8 +49,11 @@ def test_a_dead_replicas_requests_begin_again_elsewhere_and_none_is_lost_or_doub
         assert router.metrics() == {
             "router/replicas_alive": 1,
             "router/departures": 1,
+            "router/joins": 0,
             "router/retries": 5,
+            "router/in_flight_spread": 1,
         }
+        assert router.metrics()["router/in_flight_spread"] == 0, "told once"
         assert "dead" in router.replicas["one"]
         assert router.replicas["two"] == "serving"
         (event,) = router.events

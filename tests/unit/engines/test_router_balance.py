@@ -143,3 +143,17 @@ def test_without_stickiness_equal_replicas_are_used_alike_and_a_slow_one_less() 
     assert sum(used.values()) == 480
     assert abs(used[0] - used[1]) <= 0.1 * used[0]
     assert used[2] < 0.5 * used[0]
+
+
+def test_a_replica_that_joins_gets_its_share_of_conversations_that_had_a_home() -> None:
+    async def join() -> None:
+        one, two = FakeEngine(), FakeEngine()
+        router = Router({"one": one}, RouterConfig(sticky_slack=16))
+        prompts = [(n,) for n in range(8)]
+        await asyncio.gather(*(router.generate(each, SAMPLING) for each in prompts))
+        await router.add("two", two)
+        await asyncio.gather(*(router.generate(each, SAMPLING) for each in prompts))
+        assert (len(one.began), len(two.began)) == (8 + 4, 4)
+        await router.close()
+
+    run_jumping(join())

@@ -338,3 +338,64 @@ def test_the_pool_promises_what_all_can_do() -> None:
     router = Router({"one": FakeEngine(longest=50), "two": FakeEngine(can=can)})
     assert router.capabilities == EngineCapabilities(updates_in_flight=False, is_seeded=True)
     assert router.max_length == 50
+
+
+def test_nobody_joins_while_a_transport_publishes_and_who_is_being_asked_is_waited_for() -> None:
+    async def publish() -> None:
+        one, two = FakeEngine(live=2), FakeEngine(live=2)
+        router = Router({"one": one}, CONFIG)
+        asked = asyncio.Event()
+
+        async def slow_check() -> int:
+            asked.set()
+            await asyncio.sleep(2)
+            return two.live
+
+        two.check = slow_check
+        joining = asyncio.create_task(router.add("two", two))
+        await asked.wait()
+        async with router.publication():
+            num_calls = len(two.calls)
+            await asyncio.sleep(10)
+            assert len(two.calls) == num_calls, "its load would have been aborted"
+            assert router.replicas["two"] == "it is joining"
+
+            async def commit() -> None:
+                one.live = two.live = 3
+
+            await router.switch(commit, version=3)
+        await joining
+        assert router.replicas == {"one": "serving", "two": "serving"}
+        assert router.version == 3
+        await router.close()
+
+    run_jumping(publish())
+
+
+def test_a_publication_begins_in_spite_of_a_replica_that_hangs_while_it_joins() -> None:
+    async def publish() -> None:
+        one, two = FakeEngine(live=2), FakeEngine(live=2)
+        router = Router({"one": one}, CONFIG)
+        two.fall("hung")
+        joining = asyncio.create_task(router.add("two", two))
+        await asyncio.sleep(0.1)
+        before_s = asyncio.get_running_loop().time()
+        async with router.publication():
+            assert asyncio.get_running_loop().time() - before_s < 10
+        with pytest.raises(EngineError, match="can't join"):
+            await joining
+        await router.close()
+
+    run_jumping(publish())
+
+
+def test_a_publication_that_fails_lets_replicas_join_again() -> None:
+    async def publish() -> None:
+        router = Router({"one": FakeEngine(live=2)}, CONFIG)
+        with pytest.raises(TransferError):
+            async with router.publication():
+                raise TransferError("the sender died")
+        await router.add("two", FakeEngine(live=2))
+        await router.close()
+
+    run_jumping(publish())

@@ -19,7 +19,7 @@ from parity.ledger.audit import audit
 from parity.ledger.config import LedgerConfig
 from parity.ledger.ledger import Ledger
 from parity.ledger.recovery import create_ledger, resume_ledger
-from parity.ledger.schema import DATABASE, LedgerError
+from parity.ledger.schema import DATABASE, LedgerError, damaged
 from parity.types import Scored
 
 CONFIG = LedgerConfig(linger_s=0.001, max_wait_s=5.0)
@@ -173,3 +173,21 @@ def test_many_threads_may_tell_at_once(tmp_path: Path):
     assert found.holds
     assert found.counts is not None
     assert found.counts.trained == 80
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (sqlite3.SQLITE_FULL, "Free disk space"),
+        (sqlite3.SQLITE_IOERR_SHMSIZE, "Free disk space"),
+        (sqlite3.SQLITE_CORRUPT, "it is damaged"),
+        (None, "it is damaged"),
+    ],
+)
+def test_a_disk_that_refuses_is_not_told_as_damage(code: int | None, message: str, tmp_path: Path):
+    error = sqlite3.OperationalError("disk I/O error")
+    if code is not None:
+        error.sqlite_errorcode = code
+    said = str(damaged(tmp_path / "ledger.sqlite", error))
+    assert message in said
+    assert ("start the run anew" in said) == (message == "it is damaged")

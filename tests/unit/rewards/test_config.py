@@ -11,7 +11,13 @@ def test_every_shipped_reward_has_a_config_and_the_other_way_round():
 
 @pytest.mark.parametrize(
     "options",
-    [{"processes": 0}, {"timeout_s": 0.0}, {"timeout_s": float("nan")}, {"memory_mib": 1}],
+    [
+        {"processes": 0},
+        {"timeout_s": 0.0},
+        {"timeout_s": float("nan")},
+        {"memory_mib": 1},
+        {"max_children": -1},
+    ],
 )
 def test_grader_that_cannot_work_is_refused(options):
     with pytest.raises(ConfigError):

@@ -21,7 +21,7 @@ def spoken(*lines: bytes) -> list[bytes]:
         worker.stdin.write(b"".join(lines))
         answers = [worker.stdout.readline() for _ in lines]
         worker.stdin.close()
-        # By itself, or by its guard, which sees the same end of the pipe.
+        # By itself, or by its warden, which sees the same end of the pipe.
         assert worker.wait(timeout=30) in (0, -signal.SIGKILL)
         assert worker.stdout.read() == b""
     return answers
@@ -29,7 +29,7 @@ def spoken(*lines: bytes) -> list[bytes]:
 
 def setup(section: dict, parent_pid: int | None = None) -> bytes:
     parent_pid = os.getpid() if parent_pid is None else parent_pid
-    return wire.encode_setup(wire.Setup(section, parent_pid, (str(Path.cwd()),), None))
+    return wire.encode_setup(wire.Setup(section, parent_pid, (str(Path.cwd()),), None, None))
 
 
 def test_worker_ends_when_its_input_does():

@@ -211,3 +211,123 @@ def test_close_cancels_and_counts_what_was_in_flight() -> None:
         assert buffer.counts.dropped == {"run_ended": 3}
 
     run(body())
+
+
+def synchronous_log(config: RolloutsConfig, steps: int, durations: list[int], dropped: int) -> str:
+    """What happened in turn: `+3` a group begins, `-3` it ends, `!` a step takes its groups."""
+    log: list[str] = []
+
+    async def body() -> None:
+        buffer = Buffer(config, steps=steps)
+
+        async def one(index: int) -> Group | Dropped:
+            await ticks(durations[index])
+            log.append(f"-{index}")
+            return Dropped(index, "zero_spread") if index == dropped else group(index, SCORED)
+
+        async def produce() -> None:
+            for index in range(len(durations)):
+                await buffer.slot()
+                log.append(f"+{index}")
+                buffer.start(index, lambda index=index: one(index))
+
+        producer = asyncio.create_task(produce())
+        for step in range(1, steps + 1):
+            await buffer.take()
+            log.append("!")
+            if step % config.steps_per_publish == 0:
+                buffer.release(buffer.version + 1)
+        producer.cancel()
+        await buffer.close("run_ended")
+
+    run(body())
+    return " ".join(log)
+
+
+def test_a_synchronous_dropped_group_is_replaced_when_all_others_have_finished() -> None:
+    config = RolloutsConfig(groups_per_step=2, max_lag=0.0)
+    log = synchronous_log(config, 2, [1, 40, 1, 1, 1], dropped=0)
+    assert log == "+0 +1 -0 -1 +2 -2 ! +3 +4 -3 -4 !"
+
+
+def test_synchronous_training_begins_when_nothing_generates_any_more() -> None:
+    config = RolloutsConfig(groups_per_step=1, max_lag=0.0, steps_per_publish=2)
+    log = synchronous_log(config, 4, [1, 40, 1, 40], dropped=-1)
+    assert log == "+0 +1 -0 -1 ! ! +2 +3 -2 -3 ! !"
+
+
+def test_of_what_is_finished_the_first_to_finish_goes_first() -> None:
+    config = RolloutsConfig(groups_per_step=1, max_lag=2.0)
+    durations = {0: 40, 1: 20, 2: 1}
+    simulation = Simulation(
+        config, steps=3, duration=lambda index: durations[index], train_ticks=100
+    )
+    run(simulation.train())
+    assert simulation.trained == [[2], [1], [0]]
+
+
+def test_only_drops_without_a_step_between_them_count_as_in_a_row() -> None:
+    config = RolloutsConfig(groups_per_step=1, max_lag=0.0, max_drops_per_step=2)
+    simulation = Simulation(
+        config, steps=4, duration=lambda index: 1, is_dropped=lambda index: index % 3 != 2
+    )
+    run(simulation.train())
+    assert simulation.trained == [[2], [5], [8], [11]]
+
+
+def test_twenty_batches_of_drops_are_too_many_where_nothing_else_is_said() -> None:
+    config = RolloutsConfig(groups_per_step=2, max_lag=0.0)
+    simulation = Simulation(
+        config, steps=1, duration=lambda index: 1, is_dropped=lambda index: True
+    )
+    with pytest.raises(TrainingError, match="41 groups in a row"):
+        run(simulation.train())
+
+
+def test_a_step_has_its_groups_in_the_order_of_issue_however_they_finished() -> None:
+    config = RolloutsConfig(groups_per_step=2, max_lag=1.0)
+    simulation = Simulation(config, steps=2, duration=lambda index: 30 - 10 * index)
+    run(simulation.train())
+    assert simulation.trained == [[2, 3], [0, 1]]
+
+
+def test_a_group_with_recorded_tokens_is_as_old_as_they_are() -> None:
+    async def body() -> None:
+        buffer = Buffer(RolloutsConfig(groups_per_step=1, max_lag=1.0), steps=2, version=2)
+        is_let_go = asyncio.Event()
+
+        async def recorded() -> Group | Dropped:
+            await is_let_go.wait()
+            return group(0, SCORED, version=1)
+
+        async def new() -> Group | Dropped:
+            return group(1, SCORED, version=2)
+
+        buffer.start(0, recorded, version=1)
+        buffer.start(1, new)
+        taking = asyncio.create_task(buffer.take())
+        await ticks(20)
+        assert not taking.done(), "the old group can be trained by no later step"
+        is_let_go.set()
+        assert [found.index for found in await taking] == [0]
+        await buffer.close("run_ended")
+
+    run(body())
+
+
+def test_of_several_errors_the_first_is_told() -> None:
+    async def body() -> None:
+        buffer = Buffer(RolloutsConfig(groups_per_step=2, max_lag=0.0), steps=1)
+
+        async def fail(index: int) -> Group | Dropped:
+            await ticks(index)
+            raise TrainingError(f"error {index}")
+
+        buffer.start(0, lambda: fail(3))
+        buffer.start(1, lambda: fail(1))
+        await ticks(20)
+        with pytest.raises(TrainingError, match="error 1"):
+            await buffer.take()
+        await buffer.close("failed")
+
+    run(body())

@@ -6,7 +6,7 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.runtime.ray.packed import pack, unpack
+from parity.runtime.packed import pack, unpack
 from parity.types import Sample
 
 NUMBERS = st.floats(allow_nan=False)

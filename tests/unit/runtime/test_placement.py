@@ -3,10 +3,10 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.errors import ConfigError, UnsupportedError
+from parity.errors import ConfigError
 from parity.runtime.config import PlacementConfig
 from parity.runtime.placement import processes_per_node, table, unmet
 
@@ -33,6 +33,7 @@ def test_the_table_is_as_drawn(nodes: int, ranks: int, replicas: int, lines: lis
     assert table(placed(nodes, ranks, replicas), cores=64, device="GPU").lines() == lines
 
 
+@settings(deadline=None)  # a loaded machine proves nothing
 @given(st.integers(1, 6), st.integers(1, 20), st.integers(1, 20), st.floats(0.1, 64))
 def test_every_process_has_one_seat_and_nodes_differ_by_one_at_most(
     nodes: int, ranks: int, replicas: int, cores: float
@@ -60,9 +61,77 @@ def test_memory_and_cpus_are_asked_as_the_run_file_says():
     assert made.lines() == ["node 0: trainer 0 + engine 0; 6 CPU, 4 GiB memory"]
 
 
-def test_colocated_is_refused_in_one_sentence():
-    with pytest.raises(UnsupportedError, match=r"placement\.kind is 'colocated'"):
-        table(PlacementConfig(kind="colocated"), cores=2)
+@pytest.mark.parametrize(
+    ("kind", "nodes", "ranks", "replicas", "lines"),
+    [
+        ("colocated", 1, 1, 1, ["node 0: trainer 0 with engine 0; 1 CPU, 1 GPU"]),
+        (
+            "colocated",
+            2,
+            3,
+            3,
+            [
+                "node 0: trainer 0, 1 with engine 0, 1; 2 CPU, 2 GPU",
+                "node 1: trainer 2 with engine 2; 1 CPU, 1 GPU",
+            ],
+        ),
+        ("mixed", 1, 1, 3, ["node 0: trainer 0 with engine 0 + engine 1, 2; 3 CPU, 3 GPU"]),
+        (
+            "mixed",
+            2,
+            3,
+            1,
+            [
+                "node 0: trainer 0 with engine 0 + trainer 1; 2 CPU, 2 GPU",
+                "node 1: trainer 2; 1 CPU, 1 GPU",
+            ],
+        ),
+    ],
+)
+def test_pairs_are_placed_as_drawn(
+    kind: str, nodes: int, ranks: int, replicas: int, lines: list[str]
+):
+    assert table(placed(nodes, ranks, replicas, kind=kind), cores=64, device="GPU").lines() == lines
+
+
+@settings(deadline=None)  # a loaded machine proves nothing
+@given(
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.floats(0.1, 64),
+    st.floats(0.01, 9) | st.none(),
+)
+def test_a_pair_is_on_one_node_and_asks_for_one_device_together(
+    nodes: int, ranks: int, replicas: int, cores: float, cpus: float | None
+):
+    kind = "colocated" if ranks == replicas else "mixed"
+    config = placed(nodes, ranks, replicas, kind=kind, cpus_per_process=cpus)
+    if nodes > max(ranks, replicas):
+        with pytest.raises(ConfigError, match=r"placement\.nodes"):
+            table(config, cores=cores, device="GPU")
+        return
+    made = table(config, cores=cores, device="GPU")
+    for engine in made.of("engine"):
+        assert engine.is_guest == (engine.index < ranks)
+        if engine.is_guest:
+            host = made.host_of(engine)
+            assert (host.role, host.index, host.node) == ("trainer", engine.index, engine.node)
+    for node, bundle in enumerate(made.bundles):
+        places = {seat.place for seat in made.on(node)}
+        assert bundle["GPU"] == len(places)
+        asked = [made.asked_by(seat).resources() for seat in made.on(node)]
+        # Ray counts in ten-thousandths and places only what fits: no more may be asked.
+        assert sum(round(10_000 * each["CPU"]) for each in asked) == round(10_000 * bundle["CPU"])
+        assert bundle["CPU"] <= len(places) * made.demand.cpus + 1e-4
+        assert ["GPU" in each for each in asked] == [not seat.is_guest for seat in made.on(node)]
+
+
+def test_counts_that_do_not_fit_the_kind_are_refused_with_what_fits():
+    with pytest.raises(ConfigError, match=r"2 trainer ranks and 3 .*engine_replicas=2, or .*mixed"):
+        table(placed(1, 2, 3, kind="colocated"), cores=2)
+    with pytest.raises(ConfigError, match=r"'mixed' with 2 trainer ranks and as many .*colocated"):
+        table(placed(1, 2, 2, kind="mixed"), cores=2)
 
 
 def test_what_no_choice_of_nodes_can_hold_is_said_with_what_there_is():
@@ -75,6 +144,7 @@ def test_what_no_choice_of_nodes_can_hold_is_said_with_what_there_is():
     assert unmet([small] * 3, [large, small]) == "3 nodes are asked for, and the cluster has 2"
 
 
+@settings(deadline=None)  # a loaded machine proves nothing
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
     st.lists(st.integers(0, 5), min_size=1, max_size=4),

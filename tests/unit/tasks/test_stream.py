@@ -115,6 +115,56 @@ def test_skipping_ends_at_the_cap_and_counts_a_task_once() -> None:
         next(stream([5, 6, 7, 1], prompts))
 
 
+def test_what_an_earlier_process_passed_over_counts_under_the_cap() -> None:
+    prompts = PromptsConfig(max_prompt_tokens=4, max_long=2, shuffle=False)
+    lengths = [7, 1, 7, 1, 7, 1]
+    before = stream(lengths, prompts)
+    assert drawn(before, 2) == [1, 3]
+    assert before.skipped == [0, 2]
+    after = stream(lengths, prompts, position=before.position)
+    after.remember(before.skipped)
+    assert (after.skipped, after.position) == ([0, 2], before.position)
+    with pytest.raises(DataError, match=r"more than prompts\.max_long=2 tasks"):
+        next(after)
+
+
+def test_what_an_earlier_process_passed_over_is_judged_by_the_policy_of_now() -> None:
+    wider = PromptsConfig(max_prompt_tokens=7, max_long=0, shuffle=False)
+    tasks = stream([7, 1, 9], wider, last=2)
+    tasks.remember([0, 2, 5])  # one that fits now, and two of another range
+    assert tasks.skipped == []
+    strict = stream([7, 1], PromptsConfig(max_prompt_tokens=4, on_long="stop", shuffle=False))
+    with pytest.raises(DataError, match="7 tokens"):
+        strict.remember([0])
+
+
+def test_records_that_were_met_bad_before_a_resume_count_under_the_cap(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"p{n}"}) + "\n" for n in range(8)))
+
+    class Picky(Renderer):
+        def render(self, task: Task) -> tuple[int, ...]:
+            if task.prompt in ("p1", "p4"):
+                raise DataError(f"{task.task_id}: odd")
+            return super().render(task)
+
+    def opened() -> TaskStream:
+        source = JsonlSource(FileConfig(path=str(path), on_bad="skip", max_bad=1, chat=False))
+        picky = Picky(character_tokenizer(max_length=512))
+        prompts = PromptsConfig(max_prompt_tokens=9, shuffle=False)
+        return TaskStream(source, renderer=picky, prompts=prompts, seed=0)
+
+    before = opened()
+    for _ in range(3):
+        next(before)
+    assert before.skipped == [1]
+    after = opened()
+    after.remember(before.skipped)
+    with pytest.raises(DataError, match=r"more than tasks\.max_bad=1 records"):
+        for _ in range(8):
+            next(after)
+
+
 def test_a_source_of_long_prompts_only_is_an_error_and_no_endless_loop() -> None:
     prompts = PromptsConfig(max_prompt_tokens=4, max_long=1000)
     for position in range(8):

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch.distributed.checkpoint import FileSystemReader
 from transformers import AutoModelForCausalLM
 from unit.training.tiny import policy_objective, ragged_samples, tiny_model, tiny_trainer
@@ -97,6 +98,24 @@ def test_saving_and_loading_say_nothing(tmp_path, capfd, recwarn):
     trainer.load(tmp_path)
     assert capfd.readouterr() == ("", "")
     assert [str(w.message) for w in recwarn if "distributed" in str(w.message)] == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SafetensorError("Error while serializing: I/O error: No space left (os error 28)"),
+        OSError(28, "No space left"),
+    ],
+)
+def test_a_full_disk_is_one_sentence_of_an_export(tmp_path, monkeypatch, error):
+    trainer = new_trainer()
+
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(type(trainer.model), "save_pretrained", full)
+    with pytest.raises(CheckpointError, match=r"can't be written to .*No space left.*Free disk"):
+        trainer.export(tmp_path / "model", character_tokenizer(max_length=64))
 
 
 def test_an_export_is_a_plain_hugging_face_folder(tmp_path):

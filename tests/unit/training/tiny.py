@@ -26,6 +26,7 @@ from parity.algorithms.config import (
 )
 from parity.algorithms.losses.ppo_clip import ppo_clip
 from parity.algorithms.objective import Objective, PolicyObjective
+from parity.models.streaming import WeightStream
 from parity.training.config import AdamWConfig, ScheduleConfig, TrainerConfig
 from parity.training.layout import ModelCost
 from parity.training.parallel.ranks import Ranks
@@ -133,6 +134,7 @@ def tiny_trainer(  # noqa: PLR0913 (each one is an argument of Trainer)
     temperature: float = 1.0,
     ranks: Ranks | None = None,
     rest_dir: Path | None = None,
+    stream: WeightStream | None = None,
 ) -> Trainer:
     return Trainer(
         model or tiny_model(),
@@ -145,6 +147,7 @@ def tiny_trainer(  # noqa: PLR0913 (each one is an argument of Trainer)
         device=CPU,
         ranks=ranks,
         rest_dir=rest_dir,
+        stream=stream,
     )
 
 

@@ -54,6 +54,8 @@ def as_plain(found: "Audit") -> Mapping[str, object]:
 
 def as_lines(found: "Audit") -> list[str]:
     """A line per proof, its findings below it, then losses and the place of the run."""
+    from parity.ledger.audit import counted
+
     width = max(len(proof.name) for proof in found.proofs)
     lines: list[str] = []
     for proof in found.proofs:
@@ -67,7 +69,8 @@ def as_lines(found: "Audit") -> list[str]:
     lines += [f"  {loss.number:>6}  {loss.what}: {loss.reason}" for loss in found.losses]
     committed = "none" if found.committed_step is None else f"step {found.committed_step}"
     lines.append(
-        f"at step {found.steps or 0}, newest checkpoint {committed}, {found.resumes} resumes,"
-        f" {found.superseded_events} superseded events"
+        f"at step {found.steps or 0}, newest checkpoint {committed},"
+        f" {counted(found.resumes or 0, 'resume')},"
+        f" {counted(found.superseded_events or 0, 'superseded event')}"
     )
     return lines + [f"note: {note}" for note in found.notes]

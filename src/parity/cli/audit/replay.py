@@ -51,7 +51,7 @@ def replay(
 
 def as_lines(found: "Replay") -> list[str]:
     """What was computed, then the verdict and where it breaks."""
-    lines = [f"steps {found.first} to {found.last} computed again from {found.begins}"]
+    lines = [_computed(found)]
     if found.fault is not None:
         lines.append(f"DAMAGED  {found.fault}")
     if found.number is not None:
@@ -66,8 +66,18 @@ def as_lines(found: "Replay") -> list[str]:
         )
         weights = ", ".join(found.compared) or "no weights: none are kept within these steps"
         lines.append(f"equal    {found.num_tensors} tensors: {weights}")
+    elif found.tensor is None and found.num_tensors:
+        lines.append(f"equal    {found.num_tensors} tensors: {', '.join(found.compared)}")
     elif found.num_steps == found.num_tensors == 0 and found.fault is None:
         lines.append("nothing could be compared: no metrics.jsonl and no weights for these steps")
     if found.num_unrecorded:
         lines.append(f"note: {found.num_unrecorded} steps have no line in metrics.jsonl")
     return lines + [f"note: {note}" for note in found.notes]
+
+
+def _computed(found: "Replay") -> str:
+    """Which steps were computed; fewer than were asked for where it broke off."""
+    if found.reached is None:
+        return f"no step of {found.first} to {found.last} computed again from {found.begins}"
+    asked = "" if found.reached == found.last else f" (of {found.first} to {found.last})"
+    return f"steps {found.first} to {found.reached}{asked} computed again from {found.begins}"

@@ -36,6 +36,10 @@ class Balance:
             del self._homes[next(iter(self._homes))]
         return chosen
 
+    def forget(self) -> None:
+        """Let every conversation go where there is room, as when a replica has joined."""
+        self._homes.clear()
+
 
 def least_busy(replicas: Sequence[Replica]) -> Replica:
     """Fewest requests in flight, then fewest tokens served, then the first."""

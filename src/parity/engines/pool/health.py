@@ -90,7 +90,7 @@ class Health:
             self._pool.leave(
                 replica,
                 f"it holds {replica.in_flight} requests and has computed no token for "
-                f"{now - since:.0f} s (router.stall_timeout_s)",
+                f"{now - since:.0f} s (placement.router.stall_timeout_s)",
             )
 
     def _is_due(self, replica: Replica) -> bool:

@@ -33,6 +33,7 @@ class Joining:
         self._config = config
         self._bring = bring
         self._begun: dict[Replica, asyncio.Task[None]] = {}
+        self._at_work: set[Replica] = set()  # who is being asked; the others wait
 
     @property
     def can_bring(self) -> bool:
@@ -55,6 +56,11 @@ class Joining:
         """Begin nothing more and break off what was begun."""
         for task in list(self._begun.values()):
             task.cancel()
+
+    async def stand_still(self) -> None:
+        """Wait until nobody is being asked; whoever waits has another end to its wait."""
+        while self._at_work:
+            await self._pool.changed()
 
     async def join(self, replica: Replica, reason: str) -> None:
         """Bring a replica in, or raise EngineError and leave it out."""
@@ -88,6 +94,15 @@ class Joining:
         if not pool.is_settled:
             await pool.changed()
             return False
+        self._at_work.add(replica)
+        try:
+            return await self._does_match(replica)
+        finally:
+            self._at_work.discard(replica)
+            pool.wake()
+
+    async def _does_match(self, replica: Replica) -> bool:
+        pool = self._pool
         if pool.joining.get(replica.name) is not replica:
             raise EngineError("it was removed while it was joining.")
         epoch, version, engine = pool.epoch, pool.version, replica.engine

@@ -66,6 +66,7 @@ class Pool:
         self.coming = self.version  # what they switch to
         self.cause: BaseException | None = None  # of the last departure
         self.num_departures = 0
+        self.num_joins = 0
         self.events: deque[PoolEvent] = deque(maxlen=_MAX_EVENTS)
         self._changed = asyncio.Event()
         self._on_change = on_change
@@ -85,6 +86,7 @@ class Pool:
         self.absent.pop(replica.name, None)
         replica.enter()
         self.serving.append(replica)
+        self.num_joins += 1
         self._tell(replica, "joined", reason)
 
     def leave(self, replica: Replica, reason: str, cause: BaseException | None = None) -> None:

@@ -27,6 +27,8 @@ class Requests:
     def __init__(self, pool: Pool, health: Health, config: RouterConfig) -> None:
         self.calls: dict[str, Call] = {}
         self.num_retries = 0
+        self._num_joins = 0  # that the balance knows of
+        self._widest = 0  # lead of a replica over the least busy one, in requests
         self._pool = pool
         self._health = health
         self._config = config
@@ -37,6 +39,11 @@ class Requests:
     def num_unrouted(self) -> int:
         """Requests that no replica has."""
         return sum(call.replica is None for call in self.calls.values())
+
+    def take_spread(self) -> int:
+        """The widest lead of a replica over the least busy one since the last call."""
+        widest, self._widest = self._widest, 0
+        return widest
 
     async def serve(self, call: Call) -> Completion:
         """The completion of a request, or its error."""
@@ -118,7 +125,7 @@ class Requests:
             tries = "; ".join(f"{replica.name}: {why}" for replica, why in call.tries)
             raise EngineError(
                 f"request {call.request_id!r} failed {len(call.tries)} times ({tries}); "
-                f"router.max_retries={self._config.max_retries} allows no further try."
+                f"placement.router.max_retries={self._config.max_retries} allows no further try."
             ) from call.cause
         self.num_retries += 1
         replica, why = call.tries[-1]
@@ -128,6 +135,9 @@ class Requests:
         """Where the next try goes; None where that has to be waited for."""
         pool = self._pool
         while pool.serving and not (pool.is_switching or call.is_aborted or self._refusal):
+            if self._num_joins != pool.num_joins:
+                self._num_joins = pool.num_joins
+                self._balance.forget()  # whoever joined shall have its share at once
             replicas = pool.serving
             if call.tries:
                 last, _ = call.tries[-1]
@@ -164,6 +174,8 @@ class Requests:
         call.outcome = outcome = loop.create_future()
         call.replica = replica
         replica.calls.add(call)
+        fewest = min(len(one.calls) for one in self._pool.serving)
+        self._widest = max(self._widest, len(replica.calls) - fewest)
         task = loop.create_task(
             replica.engine.generate(call.tokens, call.sampling, request_id=call.engine_id)
         )

@@ -2,16 +2,17 @@
 
 Both ends are here: `JsonlTracker` writes, `read_rows` reads (curve, dash, audit). A line is
 `{"step", "attempt", "unix_s", metrics...}`; `attempt` counts the starts of the run. Invariants:
-a line is flushed when `log` returns; a last line that a crash tore off is set aside at the next
-start, never glued to a new one; of a step that a resumed run took again, the reader keeps the
-newer values, and it forgets steps that the run went back behind.
+a line is in the file when `log` returns; lines that a full disk refuses wait for room, in order,
+so that none is torn or lost where room is made before the end; a last line that a crash tore off
+is set aside at the next start, never glued to a new one; of a step that a resumed run took again,
+the reader keeps the newer values, and it forgets steps that the run went back behind.
 """
 
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from parity.errors import DataError
 from parity.observe.encode import dumps, loads
@@ -20,6 +21,7 @@ from parity.types import Json
 
 FILE_NAME = "metrics.jsonl"
 Row = dict[str, float | None]  # metric name -> value, and "step"
+MAX_UNWRITTEN_BYTES = 16 * 2**20  # what waits for room on a full disk; later lines are lost
 _KEYS = ("step", "attempt", "unix_s")
 _logger = logging.getLogger(__name__)
 
@@ -27,8 +29,12 @@ _logger = logging.getLogger(__name__)
 class JsonlTracker(Tracker):
     """Appends metrics to metrics.jsonl."""
 
-    _file: BinaryIO | None = None
+    _file: FileIO | None = None
     _attempt = 1
+
+    def __init__(self, run_dir: Path, project: str, run_name: str) -> None:
+        super().__init__(run_dir, project, run_name)
+        self._unwritten = bytearray()  # lines, the first maybe without its beginning
 
     @property
     def path(self) -> Path:
@@ -42,21 +48,29 @@ class JsonlTracker(Tracker):
             set_torn_line_aside(self.path)
             attempts = [int(line["attempt"]) for line in _lines(self.path) if "attempt" in line]
             self._attempt = 1 + max(attempts, default=0)
-        self._file = self.path.open("ab")
+        self._file = self.path.open("ab", buffering=0)
 
     def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Write one line and flush it."""
+        """Write one line, after those that a full disk refused before; raises OSError."""
         if self._file is None:
             raise ValueError("the jsonl tracker isn't started; call start() first.")
         line = {"step": step, "attempt": self._attempt, "unix_s": round(time.time(), 3)}
-        self._file.write(dumps({**line, **metrics}).encode("ascii") + b"\n")
-        self._file.flush()
+        if len(self._unwritten) < MAX_UNWRITTEN_BYTES:
+            self._unwritten += dumps({**line, **metrics}).encode("ascii") + b"\n"
+        self._write(self._file)
 
     def finish(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            try:
+                self._write(self._file)
+            finally:
+                self._file.close()
+                self._file = None
+
+    def _write(self, file: FileIO) -> None:
+        while self._unwritten:
+            del self._unwritten[: file.write(self._unwritten)]
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -72,10 +86,13 @@ def read_rows(path: Path) -> list[Row]:
     attempt = 0.0
     for line in _lines(path):
         step = int(line["step"])
+        values = {name: value for name, value in line.items() if name not in _KEYS}
         if line.get("attempt", 0.0) > attempt:
             attempt = line["attempt"]
-            rows = {known: row for known, row in rows.items() if known <= step}
-        values = {name: value for name, value in line.items() if name not in _KEYS}
+            # A step that is trained again is told anew: what was evaluated after it, too.
+            is_again = any(name.startswith("train/") for name in values)
+            newest = step - 1 if is_again else step
+            rows = {known: row for known, row in rows.items() if known <= newest}
         rows.setdefault(step, {"step": step}).update(values)
     return [rows[step] for step in sorted(rows)]
 

@@ -10,9 +10,11 @@ import selectors
 import time
 from typing import IO
 
+from parity.rewards.process.wire import MAX_RESULT_BYTES
+
 _CHUNK_BYTES = 65536
 _TAIL_BYTES = 8192
-_MAX_LINE_BYTES = 1024**2  # a reply is short; more is noise on our pipe
+_MAX_LINE_BYTES = MAX_RESULT_BYTES  # more is noise on our pipe
 _LAST_READS = 64  # what a process left behind: at most this many chunks of each pipe
 
 

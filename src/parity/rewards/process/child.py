@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,8 @@ from parity.rewards.process.channel import Channel, ClosedError, LateError
 from parity.types import GraderFailure, RewardResult
 
 START_TIMEOUT_S = 120.0  # to import what the reward needs, on a busy machine
-_REAP_TIMEOUT_S = 10.0
+_WARDEN_TIMEOUT_S = 8.0  # for the warden to kill all that the process started
+_REAP_TIMEOUT_S = 2.0
 _SHOWN_STDERR_CHARACTERS = 500
 
 log = logging.getLogger(__name__)
@@ -47,14 +47,12 @@ class Child:
         stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
         assert stdin and stdout and stderr, "all three are pipes"
         self._channel = Channel(stdin, stdout, stderr)
-        self._lock = threading.Lock()
-        self._is_killed = False
         self.is_alive = True
         self.has_graded = False  # an answer, so that the process may not be as it began
 
     @property
     def pid(self) -> int:
-        """The process, which leads a process group of the same number."""
+        """The warden of the process, which leads a session of the same number."""
         return self._process.pid
 
     def begin(self, setup: wire.Setup) -> None:
@@ -108,12 +106,9 @@ class Child:
         return not self.is_alive or self._channel.is_closed()
 
     def kill(self) -> None:
-        """Kill the process and all that it started; returns at once, may be repeated."""
-        with self._lock:
-            # Once the leader is reaped its number may belong to another group.
-            if not self._is_killed:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+        """Let the warden kill the process and all that it started; returns at once."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGCONT)  # where somebody stopped it
 
     def end(self) -> None:
         """Kill it, collect its exit status and close the pipes."""
@@ -121,13 +116,20 @@ class Child:
             return
         self.is_alive = False
         self.kill()
-        with self._lock:
-            self._is_killed = True
         self._channel.close()
+        if not self._reaped(_WARDEN_TIMEOUT_S):
+            self._process.kill()
+            if not self._reaped(_REAP_TIMEOUT_S):  # stuck in the kernel; it is killed later
+                log.warning("grader.unreaped pid=%d after_s=%.0f", self.pid, _REAP_TIMEOUT_S)
+        if self._process.returncode == -signal.SIGKILL:
+            _kill_session(self.pid)  # in case it was the warden that was killed
+
+    def _reaped(self, timeout_s: float) -> bool:
         try:
-            self._process.wait(_REAP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:  # stuck in the kernel; the kill is delivered later
-            log.warning("grader.unreaped pid=%d after_s=%.0f", self.pid, _REAP_TIMEOUT_S)
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _ending(self, error: Exception) -> str:
         """What went wrong with the process, in words; ends it where it hasn't ended."""
@@ -146,3 +148,12 @@ class Child:
     def _stderr(self) -> str:
         tail = self._channel.stderr[-_SHOWN_STDERR_CHARACTERS:]
         return f"; its stderr ended with: {tail}" if tail else ""
+
+
+def _kill_session(leader_pid: int) -> None:
+    """Kill what is left of the session that a process led; does nothing without /proc."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            # After the name, which may hold anything: state, parent, group, session.
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == leader_pid:
+                os.kill(int(folder.name), signal.SIGKILL)

@@ -15,6 +15,7 @@ from parity.errors import ConfigError, ParityError, RewardError, UnsupportedErro
 from parity.types import Answer, GraderFailure, Json, RewardResult, Scored, Unscored
 
 MAX_REASON_CHARACTERS = 2000
+MAX_RESULT_BYTES = 1024**2
 
 _REFUSALS: dict[str, type[ParityError]] = {
     error.__name__: error for error in (ConfigError, UnsupportedError, RewardError)
@@ -29,6 +30,7 @@ class Setup:
     parent_pid: int  # the driver; the process ends with it
     import_paths: tuple[str, ...]  # entries of sys.path, the working directory first
     memory_mib: int | None
+    max_children: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ def decode_setup(line: bytes) -> Setup:
         parent_pid=fields["parent_pid"],
         import_paths=tuple(fields["import_paths"]),
         memory_mib=fields["memory_mib"],
+        max_children=fields["max_children"],
     )
 
 
@@ -93,10 +96,16 @@ def decode_answer(line: bytes) -> Answer:
 
 
 def encode_result(result: RewardResult) -> bytes:
-    """One line; values must be finite."""
+    """One line; values must be finite. Raises RewardError where the parts are too many."""
     match result:
         case Scored():
-            return _line({"value": result.value, "parts": dict(result.parts)}, allows_nan=False)
+            line = _line({"value": result.value, "parts": dict(result.parts)}, allows_nan=False)
+            if len(line) > MAX_RESULT_BYTES:
+                raise RewardError(
+                    f"a reward returned {len(result.parts)} parts that are {len(line)} bytes long;"
+                    f" at most {MAX_RESULT_BYTES} are allowed. Return fewer parts."
+                )
+            return line
         case Unscored():
             return _line({"unscored": bounded(result.reason)})
         case GraderFailure():

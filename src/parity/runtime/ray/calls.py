@@ -18,13 +18,21 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    GetTimeoutError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
 from parity.errors import ParityError, RoleError
 from parity.runtime.ray.role import Reply, tell
 
 Value = TypeVar("Value")
 _SLICE_S = 0.5
+# How the lines of Ray's text begin that say why a process, or its host, is gone.
+_TELLING = ("the actor is dead", "the actor died because", "the actor's node was terminated")
 _GRACE_S = 5.0  # after the first failure
 log = logging.getLogger(__name__)
 
@@ -132,10 +140,12 @@ def short(error: BaseException) -> str:
     if isinstance(error, GetTimeoutError):
         return "its answer can't be fetched"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, ActorUnavailableError):
+        return f"the connection to its host broke: {' '.join(lines)}"[:300]
     if isinstance(error, RayActorError):
-        told = [line for line in lines if line.lower().startswith("the actor is dead")]
-        text = told[0] if told else (lines[0] if lines else "")
-        return text[:300]
+        told = [line for line in lines if line.lower().startswith(_TELLING)]
+        hosts = [f"its host was {line[4:]}" for line in lines if line.startswith("ip: ")]
+        return "; ".join((*(told or lines[:1]), *hosts))[:300]
     kind = "" if isinstance(error, ParityError) else f"{type(error).__name__}: "
     return f"{kind}{lines[-1] if isinstance(error, RayTaskError) and lines else ' '.join(lines)}"[
         :300

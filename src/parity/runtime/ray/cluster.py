@@ -13,7 +13,9 @@ long as the cluster: the kernel ends a local cluster with the thread that starte
 import asyncio
 import logging
 import shutil
+import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +34,10 @@ from parity.supervise.waits import waiting
 Result = TypeVar("Result")
 _OBJECT_STORE_BYTES = 512 * 2**20  # of a local cluster; pages are taken when they are used
 _LOOK_S = 0.25
+_STARTS, _LATE = 3, "timed out during startup"  # Ray gives up on a node of its own after 30 s
+_REACH_S = 10.0
+_HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_HTTP2_SETTINGS = b"\x04"  # the type of the first frame of a server
 _END_S = 15.0  # processes of a local cluster end within it, or are killed
 # The longest socket of a session below its folder: /session_<date>_<time>_<pid>/sockets/<name>.
 _SESSION_BYTES = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
@@ -39,6 +45,7 @@ _LONGEST_SOCKET = 107
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # an actor without devices keeps the node's list
+    "RAY_worker_niceness": "0",  # of a cluster of our own: its processes are the run, not a guest's
 }
 log = logging.getLogger(__name__)
 
@@ -61,6 +68,7 @@ class Cluster:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
         self._group: PlacementGroup | None = None
         self._actors: list[Actor] = []
+        self._lives: Counter[str] = Counter()  # actors that were started, by seat
         self._is_open = False
 
     @property
@@ -89,13 +97,16 @@ class Cluster:
             if self.is_own:
                 self._start()
             else:
+                reach(str(self._address))
                 ray.init(
                     address=self._address,
                     namespace=self._name,
                     log_to_driver=False,
                     configure_logging=False,
                 )
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except UnsupportedError:
+            raise
+        except Exception as error:  # Ray raises plain ones too
             reason = " ".join(str(error).split())[:300]
             raise UnsupportedError(
                 f"no Ray cluster could be {'started' if self.is_own else 'joined'} ({reason}); "
@@ -110,7 +121,20 @@ class Cluster:
                 f"{self._session_dir} is too long for Ray's sockets, whose paths may have "
                 f"{_LONGEST_SOCKET} bytes; set TMPDIR to a short folder."
             )
-        self._session_dir.mkdir(mode=0o700, exist_ok=True)
+        for left in reversed(range(_STARTS)):
+            self._session_dir.mkdir(mode=0o700, exist_ok=True)
+            try:
+                self._start_once()
+            except Exception as error:
+                if _LATE not in str(error) or not left:
+                    raise
+                log.warning("event=cluster_start_again starts_left=%d reason=%s", left, error)
+                _end(_processes_of(self._session_dir))
+                shutil.rmtree(self._session_dir, ignore_errors=True)
+            else:
+                return
+
+    def _start_once(self) -> None:
         ray.init(
             address="local",
             num_cpus=self._cores,
@@ -167,9 +191,9 @@ class Cluster:
     ) -> Actor:
         """Start an actor on its seat; returns at once, its process comes up meanwhile."""
         assert self._group is not None, "reserve comes first"
-        asked = table.demand.resources()
+        asked = table.asked_by(seat).resources()
         options: dict[str, object] = {
-            "name": seat.name,
+            "name": self._name_of(seat),
             "num_cpus": asked.pop("CPU"),
             "memory": asked.pop("memory", None),
             "num_gpus": asked.pop("GPU", None),
@@ -189,6 +213,12 @@ class Cluster:
         )
         self._actors.append(actor)
         return actor
+
+    def _name_of(self, seat: Seat) -> str:
+        """The name of a seat's next actor; Ray keeps that of a dead one taken in this process."""
+        self._lives[seat.name] += 1
+        life = self._lives[seat.name]
+        return seat.name if life == 1 else f"{seat.name}-life-{life}"
 
     async def close(self) -> None:
         """End the actors, give the placement group back, and end a cluster of our own."""
@@ -212,6 +242,35 @@ class Cluster:
 
     async def _do(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def reach(address: str) -> None:
+    """Refuse an address at which no Ray answers; Ray itself would try for many minutes.
+
+    Its servers speak gRPC, so they answer the first words of HTTP/2 at once.
+
+    Raises UnsupportedError.
+    """
+    if "://" in address:
+        raise UnsupportedError(
+            f"RAY_ADDRESS is {address!r}, and a run has to be on a host of the cluster itself; "
+            "start it there, with RAY_ADDRESS=HOST:PORT of the head."
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return  # `auto`: Ray looks for a cluster of this host
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S) as probe:
+            probe.sendall(_HTTP2_HELLO)
+            answer = probe.recv(9, socket.MSG_WAITALL)
+        reason = None if answer[3:4] == _HTTP2_SETTINGS else "what listens there isn't Ray"
+    except OSError as error:
+        reason = str(error)
+    if reason is not None:
+        raise UnsupportedError(
+            f"no Ray cluster could be joined (nothing of Ray's answers at {address}: {reason}); "
+            "start one there, or set RAY_ADDRESS to HOST:PORT of its head."
+        )
 
 
 def _processes_of(session_dir: Path) -> list[psutil.Process]:

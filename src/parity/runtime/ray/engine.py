@@ -22,6 +22,7 @@ from ray.exceptions import RayActorError, RayError
 from parity.engines.engine import Engine, EngineCapabilities, EngineStats, SleepLevel
 from parity.errors import EngineError, EngineLostError, ParityError
 from parity.runtime.ray.calls import cause_of, short
+from parity.runtime.ray.publication import Way
 from parity.runtime.ray.replica import Asked, EngineFacts, Taken
 from parity.runtime.ray.role import Actor, tell
 from parity.types import Completion, Sampling
@@ -54,6 +55,7 @@ class RemoteEngine(Engine):
         self._taking: asyncio.Task[None] | None = None
         self._num_asked = 0
         self._lost: str | None = None  # why nothing is served any more
+        self._is_closed = False
 
     @property
     def capabilities(self) -> EngineCapabilities:
@@ -74,6 +76,11 @@ class RemoteEngine(Engine):
     def is_lost(self) -> bool:
         """Whether its process is gone, or it was closed."""
         return self._lost is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its owner closed it."""
+        return self._is_closed
 
     def stats(self) -> EngineStats:
         """As the replica said last, half a second ago at most while it answers."""
@@ -134,11 +141,19 @@ class RemoteEngine(Engine):
         """Take the memory again and go on."""
         await self._call(self._replica.wake.remote())
 
+    async def held_bytes(self) -> int:
+        """Memory that the replica's process holds on its device."""
+        return await self._call(self._replica.held_bytes.remote())
+
     async def drain(self) -> None:
         """Wait until no request is running or waiting."""
         while self._pending:
             await asyncio.wait(list(self._pending.values()))
         await self._call(self._replica.drain.remote())
+
+    async def join(self, way: Way) -> None:
+        """Be in the process group of the next publications, made together with its others."""
+        await self._call(self._replica.join.remote(way))
 
     async def begin_load(self, manifest: "Manifest") -> None:
         """Begin a publication through the driver; transports go past it, to the replica."""
@@ -159,6 +174,7 @@ class RemoteEngine(Engine):
 
     async def close(self) -> None:
         """End every request with EngineLostError; the replica frees its memory, if it lives."""
+        self._is_closed = True
         if self._lost is None:
             self._end("the engine was closed; build a new one.")
             with contextlib.suppress(RayError, ParityError):

@@ -1,6 +1,8 @@
 """How a replica's process builds its engine; another opener stands in for tests and benchmarks."""
 
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from parity.config.schema import TrainConfig
@@ -25,14 +27,23 @@ class Opener(Protocol):
     """Builds the engine; a function of a module that the replica's process can import."""
 
     def __call__(
-        self, config: TrainConfig, *, device: "torch.device", threads: int, version: int
+        self,
+        config: TrainConfig,
+        *,
+        device: "torch.device",
+        threads: int,
+        version: int,
+        rest_dir: Path,
     ) -> Opened:
-        """The engine of the run file, serving the model of the run file as `version`."""
+        """The engine of the run file, serving the model of the run file as `version`.
+
+        `rest_dir` is where weights of a CPU rest while it sleeps.
+        """
         ...
 
 
 def open_embedded(
-    config: TrainConfig, *, device: "torch.device", threads: int, version: int
+    config: TrainConfig, *, device: "torch.device", threads: int, version: int, rest_dir: Path
 ) -> Opened:
     """The embedded engine, exactly as one process would build it."""
     model, tokenizer = load(config, device)
@@ -43,4 +54,5 @@ def open_embedded(
     )
     stop = stop_ids(config, model, tokenizer)
     plan = ThreadPlan(threads, threads, "of this replica")
-    return Opened(open_engine(config, model, renderer, stop, threads=plan, version=version), stop)
+    opening = partial(open_engine, config, model, renderer, stop)
+    return Opened(opening(threads=plan, version=version, rest_dir=rest_dir), stop)

@@ -13,22 +13,39 @@ from pathlib import Path
 from typing import cast
 
 from parity.errors import TransferError
+from parity.runtime.placement import process_name
+from parity.weights.collective import CollectiveTransfer, Group
 from parity.weights.config import WeightsConfig
 from parity.weights.content.outgoing import participate
 from parity.weights.disk import DiskTransfer
 from parity.weights.host.endpoints import RunDirectory
+from parity.weights.session.meeting import Circle, join
 from parity.weights.transfer import PublishReport, Transfer, Weights
 from parity.weights.zmq_ipc import ZmqTransfer
+
+SENDER = process_name("trainer", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """How weights reach which engines."""
 
-    transport: str  # zmq_ipc or disk
-    path: str  # the run directory, or the folder of versions
+    transport: str  # zmq_ipc, collective or disk
+    path: str  # the run directory, the address where groups are made, or the folder of versions
     replicas: tuple[int, ...]  # that take part
     meeting_dir: str = ""  # of trainer rank 0: private to the run on its host
+    circle: int = 0  # collective: the number of the process group of these replicas
+
+    def members(self) -> Circle:
+        """Who is in the process group: trainer rank 0, then the replicas by number."""
+        names = (SENDER, *map(receiver_name, self.replicas))
+        return Circle(f"circle-{self.circle}", names)
+
+    def group(self, name: str, config: WeightsConfig) -> Group:
+        """Make the process group, as the member of this name, together with all others."""
+        circle = self.members()
+        rank = circle.members.index(name)
+        return join(self.path, circle, rank, timeout_s=config.timeout_s)
 
     def open(self, config: WeightsConfig) -> Transfer:
         """The sending end."""
@@ -36,12 +53,14 @@ class Way:
         if self.transport == "zmq_ipc":
             directory = RunDirectory.join(path)
             return ZmqTransfer(directory, [(replica, 0) for replica in self.replicas], config)
+        if self.transport == "collective":
+            return CollectiveTransfer(self.group(SENDER, config), config)
         return DiskTransfer(path, [receiver_name(replica) for replica in self.replicas], config)
 
 
 def receiver_name(replica: int) -> str:
     """What an engine calls itself where receivers have names."""
-    return f"engine-{replica}"
+    return process_name("engine", replica)
 
 
 class Publication:
@@ -114,6 +133,6 @@ class Publication:
         await commit()
 
     def _close_transfer(self) -> None:
-        transfer, self._transfer = self._transfer, None
+        transfer, self._transfer, self._way = self._transfer, None, None
         if transfer is not None:
             self._thread.submit(asyncio.run, transfer.close()).result()

@@ -11,18 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from parity.config.schema import TrainConfig
-from parity.engines.engine import Engine, EngineCapabilities, EngineStats, SleepLevel
-from parity.errors import EngineError, ParityError
-from parity.runtime.ray.opening import Opened, Opener
-from parity.runtime.ray.publication import Way, receiver_name
-from parity.runtime.ray.role import Told, enter
-from parity.runtime.ray.setting import Role
-from parity.types import Completion, Sampling
-from parity.weights.disk import DiskReceiver
-from parity.weights.host.endpoints import RunDirectory
-from parity.weights.session.engine_store import EngineStore
-from parity.weights.zmq_ipc import ZmqReceiver
+from parity.models import heavy
+
+with heavy.imports():  # an actor's process begins with this module
+    from parity.config.schema import TrainConfig
+    from parity.engines.engine import Engine, EngineCapabilities, EngineStats, SleepLevel
+    from parity.errors import EngineError, ParityError
+    from parity.platforms.memory.resident import held_bytes
+    from parity.runtime.ray.opening import Opened, Opener
+    from parity.runtime.ray.publication import Way, receiver_name
+    from parity.runtime.ray.role import Told, enter
+    from parity.runtime.ray.setting import Role
+    from parity.types import Completion, Sampling
+    from parity.weights.collective import CollectiveReceiver
+    from parity.weights.disk import DiskReceiver
+    from parity.weights.host.endpoints import RunDirectory
+    from parity.weights.session.engine_store import EngineStore
+    from parity.weights.zmq_ipc import ZmqReceiver
 
 if TYPE_CHECKING:
     import torch
@@ -72,6 +77,8 @@ class EngineReplica:
         self._platform, self._device, self._relay = enter(role)
         self._opened: Opened | None = None
         self._receiver: Receiver | None = None
+        self._store: EngineStore | None = None
+        self._joining = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: list[Ended] = []
         self._has_ended = asyncio.Event()
@@ -84,18 +91,32 @@ class EngineReplica:
             device=self._device,
             threads=self._role.threads,
             version=version,
+            rest_dir=Path(self._role.rest_dir),
         )
+        self._ended.clear()  # of an engine that was closed before
         limit_s = self._config.weights.timeout_s
         store = EngineStore(self.engine, asyncio.get_running_loop(), timeout_s=limit_s)
+        self._store = store
         if way.transport == "zmq_ipc":
             directory = RunDirectory.join(Path(way.path))
             self._receiver = ZmqReceiver(directory, store, replica=replica, local_rank=0)
-        else:
+        elif way.transport == "disk":
             self._receiver = DiskReceiver(Path(way.path), store, name=receiver_name(replica))
         engine = self.engine
         return EngineFacts(
             engine.capabilities, engine.version, engine.max_length, self._opened.stop_token_ids
         )
+
+    async def join(self, way: Way) -> None:
+        """Be in the process group of the next publications, made together with its others.
+
+        Raises DeadlineError or TransferError that says who wasn't there.
+        """
+        assert self._store is not None, "open comes first"
+        async with self._joining:
+            await self._end_receiver()
+            group = await asyncio.to_thread(way.group, self._role.name, self._config.weights)
+            self._receiver = CollectiveReceiver(group, self._store)
 
     async def submit(self, batch: Sequence[Asked]) -> None:
         """Begin requests, in this order."""
@@ -153,6 +174,10 @@ class EngineReplica:
         """Take the memory again."""
         await self.engine.wake()
 
+    async def held_bytes(self) -> int:
+        """Memory that this process holds on its device; of a CPU all that is resident."""
+        return held_bytes(self._device)
+
     async def drain(self) -> None:
         """Wait until there is no request."""
         await self.engine.drain()
@@ -174,12 +199,16 @@ class EngineReplica:
         await self.engine.abort_load(reason)
 
     async def close(self) -> None:
-        """End every request, and give sockets and memory back."""
+        """End every request and every `take`, and give sockets and memory back."""
+        self._has_ended.set()
+        await self._end_receiver()
+        if self._opened is not None:
+            await self._opened.engine.close()
+
+    async def _end_receiver(self) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             await asyncio.to_thread(receiver.close)
-        if self._opened is not None:
-            await self._opened.engine.close()
 
     @property
     def engine(self) -> Engine:

@@ -7,12 +7,14 @@ in its log file and, through `Relay`, in the driver's log and on its display too
 import functools
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
+import psutil
 import ray
 import torch
 from ray.actor import ActorHandle
@@ -87,8 +89,9 @@ def enter(role: Role) -> tuple[Platform, torch.device, Relay]:
     """Become a role: everything that this process says goes to its own log from now on."""
     relay = _open_log(Path(role.log_path))
     torch.set_num_threads(role.threads)
+    _speak_on_cluster_interface()
     platform = adopt(needs_device=True)
-    device = platform.device(_device_index(platform) if role.has_device else 0)
+    device = platform.device(_device_index(platform, role.device_id) if role.has_device else 0)
     if role.has_device:
         platform.set_device(device.index or 0)
     platform.seed(role.seed)
@@ -96,6 +99,7 @@ def enter(role: Role) -> tuple[Platform, torch.device, Relay]:
         "event=role_began name=%s pid=%d device=%s threads=%d",
         *(role.name, os.getpid(), device, role.threads),
     )
+    Path(role.rest_dir).mkdir(parents=True, exist_ok=True)  # another host may not have it yet
     return platform, device, relay
 
 
@@ -118,10 +122,38 @@ def _open_log(path: Path) -> Relay:
     return relay
 
 
-def _device_index(platform: Platform) -> int:
-    """The logical index of the device that Ray gave to this process, which sees all of its node.
+def _speak_on_cluster_interface() -> None:
+    """Let gloo use the interface of this node's address in the cluster, unless it was told one.
 
-    Ray names a device by its place in the node's visibility list, or by its number without one.
+    Left alone it takes the one of the host's name, which is loopback on many machines.
+    """
+    name = interface_of(ray.util.get_node_ip_address())
+    if name is not None:
+        environment.set_unless_set({"GLOO_SOCKET_IFNAME": name})
+
+
+def interface_of(address: str) -> str | None:
+    """The interface of this host that has the IP address; None: none has, as behind NAT."""
+    for name, addresses in psutil.net_if_addrs().items():
+        kinds = (socket.AF_INET, socket.AF_INET6)  # of which the latter has a scope after %
+        if any(a.family in kinds and a.address.split("%")[0] == address for a in addresses):
+            return name
+    return None
+
+
+def _device_index(platform: Platform, device_id: str | None) -> int:
+    """The logical index of a device in this process, which sees all of its node.
+
+    `device_id` is Ray's name of it; None: of the one that was given to this process.
+    """
+    given = given_device(platform) if device_id is None else device_id
+    return logical_index(given, environment.first_list(platform.visibility_variables))
+
+
+def given_device(platform: Platform) -> str:
+    """Ray's name of the device that it gave to this process.
+
+    Its place in the node's visibility list, or its number without one.
     """
     assert platform.ray_resource is not None, "a platform without devices gives none"
     ids = ray.get_runtime_context().get_accelerator_ids().get(platform.ray_resource, [])
@@ -130,8 +162,7 @@ def _device_index(platform: Platform) -> int:
             f"Ray gave {len(ids)} devices of {platform.ray_resource} to this process, which needs "
             "one; see `ray status` for what the cluster knows of its devices."
         )
-    visible = environment.first_list(platform.visibility_variables)
-    return logical_index(str(ids[0]), visible)
+    return str(ids[0])
 
 
 def logical_index(given: str, visible: list[str] | None) -> int:

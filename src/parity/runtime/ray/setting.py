@@ -23,6 +23,8 @@ class Role:
     threads: int  # CPU threads for computing
     seed: int
     has_device: bool  # of the platform; False: it computes on the CPU
+    rest_dir: str  # on its own host: where what it puts aside rests, if the device is a CPU
+    device_id: str | None = None  # that another role was given and this one uses too, by Ray's name
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Setting:
         """Where each process keeps its log."""
         return (self.folder.path / "logs").absolute()
 
-    def role(self, seat: Seat) -> Role:
-        """Who a process is."""
+    def role(self, seat: Seat, *, device_id: str | None = None) -> Role:
+        """Who a process is; `device_id` is the device of a guest."""
         threads = self.threads.trainer if seat.role == "trainer" else self.threads.engine
         return Role(
             name=seat.name,
@@ -50,6 +52,8 @@ class Setting:
             threads=threads,
             seed=self.config.seed,
             has_device=self.platform.ray_resource is not None,
+            rest_dir=str(self.folder.path.absolute()),
+            device_id=device_id,
         )
 
     def variables(self, seat: Seat, *, ray_version: str, is_one_host: bool) -> dict[str, str]:

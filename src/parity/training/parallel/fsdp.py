@@ -32,7 +32,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from parity.errors import ConfigError
 from parity.training.config import ParallelConfig
-from parity.training.parallel.ranks import Ranks
+from parity.training.parallel.ranks import Ranks, host_copy
 
 
 class ShardedRanks(Ranks):
@@ -45,6 +45,8 @@ class ShardedRanks(Ranks):
         self._device = device
         self._dtype = dtype
         self._mesh = build_mesh(config, device_type=device.type)
+        self._host_mesh: DeviceMesh | None = None
+        self._writers: dist.ProcessGroup | None = None
 
     def shard(self, scorer: nn.Module, *, model: nn.Module) -> None:
         """Spread layer by layer; what is outside of all layers goes with the scorer."""
@@ -65,6 +67,24 @@ class ShardedRanks(Ranks):
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(enable=True)
+
+    def allocate(self, scorer: nn.Module) -> None:
+        """Memory for the parts of parameters, and for buffers that files hold."""
+        rests_on = torch.device("cpu") if self._config.cpu_offload else self._device
+
+        def memory_of(tensor: Tensor) -> Tensor:
+            if not tensor.is_meta:
+                return tensor
+            device = rests_on if isinstance(tensor, DTensor) else self._device
+            return torch.empty_like(tensor, device=device)
+
+        # What `to_empty` does, but for what has memory: it keeps tied parameters one.
+        scorer._apply(memory_of)  # pyright: ignore[reportPrivateUsage]
+
+    def rest(self, scorer: nn.Module) -> None:
+        """Layers have given up theirs after the pass; the scorer's own part stays until now."""
+        if isinstance(scorer, FSDPModule):
+            scorer.reshard()
 
     def _offload_policy(self) -> OffloadPolicy:
         if not self._config.cpu_offload:
@@ -90,6 +110,33 @@ class ShardedRanks(Ranks):
     def save(self, folder: Path, tensors: Mapping[str, Tensor]) -> None:
         """Every rank writes what it holds."""
         save(dict(tensors), checkpoint_id=folder)
+
+    def stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of this rank's parts, on a mesh of hosts laid out as the one of devices."""
+        if self._host_mesh is None:  # made here, where all ranks are: `write` is in any thread
+            names = self._mesh.mesh_dim_names
+            self._host_mesh = init_device_mesh("cpu", self._mesh.shape, mesh_dim_names=names)
+            group = dist.new_group(backend="gloo")
+            assert isinstance(group, dist.ProcessGroup), "every rank is in it"
+            self._writers = group
+        return {name: self._staged(tensor, self._host_mesh) for name, tensor in tensors.items()}
+
+    def _staged(self, tensor: Tensor, mesh: DeviceMesh) -> Tensor:
+        if not isinstance(tensor, DTensor):
+            return host_copy(tensor)
+        return DTensor.from_local(
+            host_copy(tensor.to_local()),
+            mesh,
+            tensor.placements,
+            run_check=False,
+            shape=tensor.shape,
+            stride=tensor.stride(),
+        )
+
+    def write(self, folder: Path, staged: Mapping[str, Tensor]) -> None:
+        """Every rank writes its part; they meet in a group that nothing else uses."""
+        assert self._writers is not None, "stage comes first"
+        save(dict(staged), checkpoint_id=folder, process_group=self._writers)
 
     def load(self, folder: Path, tensors: Mapping[str, Tensor]) -> None:
         """Every rank reads what it holds, from whatever ranks wrote."""

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 from pathlib import Path
@@ -29,6 +30,51 @@ def test_a_line_is_on_disk_when_log_returns(tmp_path: Path) -> None:
     tracker.finish()
 
 
+class FullDisk:
+    """A file on a disk that has room for so many bytes more."""
+
+    def __init__(self, file, room: int) -> None:
+        self.room, self._file = room, file
+
+    def write(self, data: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = self._file.write(bytes(data[: self.room]))
+        self.room -= written
+        return written
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def test_lines_that_a_full_disk_refuses_come_whole_and_in_order_once_there_is_room(
+    tmp_path: Path,
+) -> None:
+    tracker = start(tmp_path)
+    tracker._file = disk = FullDisk(tracker._file, 100)  # pyright: ignore
+    tracker.log(1, {"train/loss": 0.5})
+    for step in range(2, 300):  # more than any buffer holds
+        with pytest.raises(OSError, match="No space left"):
+            tracker.log(step, {"train/loss": 0.5})
+    disk.room = 10**6
+    tracker.log(300, {"train/loss": 0.5})
+    tracker.finish()
+    assert [line["step"] for line in lines(tmp_path)] == [*range(1, 301)]
+
+
+def test_what_waits_for_room_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parity.observe.trackers.jsonl.MAX_UNWRITTEN_BYTES", 1000)
+    tracker = start(tmp_path)
+    tracker._file = disk = FullDisk(tracker._file, 0)  # pyright: ignore
+    for step in range(1, 300):
+        with pytest.raises(OSError, match="No space left"):
+            tracker.log(step, {"train/loss": 0.5})
+    assert len(tracker._unwritten) < 1100
+    disk.room = 10**6
+    tracker.finish()
+    assert [line["step"] for line in lines(tmp_path)] == [*range(1, len(lines(tmp_path)) + 1)]
+
+
 def test_rows_of_one_step_are_merged_and_sorted(tmp_path: Path) -> None:
     tracker = start(tmp_path)
     tracker.log(0, {"eval/accuracy": 0.25})
@@ -55,6 +101,21 @@ def test_a_resumed_run_replaces_the_steps_it_went_back_behind(tmp_path: Path) ->
         (3, 30.0),
     ]
     assert len(lines(tmp_path)) == 6  # nothing is deleted
+
+
+def test_an_evaluation_of_a_step_that_is_trained_again_is_forgotten(tmp_path: Path) -> None:
+    tracker = start(tmp_path)
+    tracker.log(3, {"train/loss": 3.0})
+    tracker.log(3, {"eval/accuracy": 0.5})  # killed before its checkpoint
+    tracker.finish()
+    tracker = start(tmp_path)
+    tracker.log(3, {"train/loss": 4.0})
+    tracker.finish()
+    assert read_rows(tmp_path) == [{"step": 3, "train/loss": 4.0}]
+    tracker = start(tmp_path)
+    tracker.log(3, {"eval/accuracy": 0.25})  # a resume that only evaluates
+    tracker.finish()
+    assert read_rows(tmp_path) == [{"step": 3, "train/loss": 4.0, "eval/accuracy": 0.25}]
 
 
 def test_a_late_row_of_an_earlier_step_deletes_nothing(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_long_reason_is_cut():
 
 
 def test_setup_arrives_as_it_was_sent():
-    setup = wire.Setup({"name": "exact", "strip": True}, 12, ("/a", "/b\ud800"), None)
+    setup = wire.Setup({"name": "exact", "strip": True}, 12, ("/a", "/b\ud800"), None, 7)
     assert wire.decode_setup(wire.encode_setup(setup)) == setup
 
 

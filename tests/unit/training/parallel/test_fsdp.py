@@ -117,6 +117,19 @@ def test_a_checkpoint_of_four_ranks_goes_on_with_any_number(tmp_path, alone, rea
     assert_equal(weights, alone()[0])
 
 
+@pytest.mark.parametrize(
+    "writer",
+    [{"size": 2}, pytest.param({"size": 4, "replicate": 2}, marks=pytest.mark.slow)],
+    ids=str,
+)
+def test_ranks_write_beside_their_steps_what_they_were_before_them(tmp_path, writer):
+    folder = tmp_path / "checkpoint"
+    job = {"save_beside": str(folder), "steps": 1} | writer
+    straight, _ = train(tmp_path, "straight", **job)  # takes 4 more steps, two beside each write
+    again, _ = train(tmp_path, "again", steps=5, load=str(folder / "second"), **writer)
+    assert all(torch.equal(again[name], tensor) for name, tensor in straight.items())
+
+
 def test_a_checkpoint_of_one_rank_goes_on_with_two(tmp_path, alone):
     train(tmp_path, "writer", steps=3, save=str(tmp_path / "checkpoint"))
     weights, _ = train(tmp_path, "reader", size=2, load=str(tmp_path / "checkpoint"))
