@@ -46,7 +46,7 @@ from parity.weights.host.endpoints import RunDirectory
 ConfigOf = Callable[..., TrainConfig]
 ON_RAY = "runtime=ray"
 RUN_S = 600
-GONE_S = 120  # measured: a few seconds; this machine may be many times slower
+GONE_S = 120  # an upper bound: not measured more closely
 STARTS = 20
 ANOTHER_VERSION = """
 import json, ray
