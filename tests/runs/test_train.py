@@ -253,11 +253,8 @@ def test_a_run_that_lost_its_grader_fails_and_says_so(config_of: ConfigOf) -> No
 
 
 def test_a_reward_that_cannot_be_imported_is_refused_at_the_start(config_of: ConfigOf) -> None:
-    config = config_of("reward.function=nowhere.to_be_found:f", "output.name=refused")
-    started = time.monotonic()
-    with pytest.raises(ConfigError, match="nowhere"):
-        launch.train(config, recipe="finetune")
-    assert time.monotonic() - started < 60
+    with pytest.raises(ConfigError, match=r"reward.function names the module 'nowhere"):
+        config_of("reward.function=nowhere.to_be_found:f", "output.name=refused")
 
 
 def cli(*words: str, cwd: Path) -> "subprocess.Popen[str]":
