@@ -248,7 +248,7 @@ def test_a_node_that_comes_up_too_late_for_ray_is_started_again(
     find, began = services.get_node, time.monotonic()
 
     def found_late(*given: object) -> object:
-        if time.monotonic() < began + 31:  # Ray waits for 30 s, and no setting changes that
+        if time.monotonic() < began + 45:  # Ray waits for 30 s, and no setting changes that
             raise RuntimeError("not there yet")
         return find(*given)
 
