@@ -90,13 +90,21 @@ def read_record(path: Path) -> list[Recorded]:
     return [_parse(line, f"{path.name}:{number}") for number, line in enumerate(lines, start=1)]
 
 
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The members of an object; ValueError where a name comes twice, as either may be meant."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name comes twice")
+    return found
+
+
 def _parse(line: str, place: str) -> Recorded:
     wrong = DataError(
         f"{place}: {line[:_SHOWN_CHARACTERS]!r} isn't a line of a metric record;"
         ' write {"metric": name, "step": whole number, "value": number}, or call record_metric.'
     )
     try:
-        row: object = json.loads(line)
+        row: object = json.loads(line, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
         raise wrong from error
     if not isinstance(row, dict):

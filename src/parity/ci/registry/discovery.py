@@ -26,7 +26,7 @@ from parity.errors import ParityError
 
 Found = tuple[TestFile | None, list[Problem]]
 FILES_PER_PROCESS, CHUNK = 1_000, 250
-SKIPPED = ("__pycache__", "node_modules", "build", "dist", "venv")
+SKIPPED = ("node_modules", "build", "dist", "venv")  # outside of the folders of tests
 
 
 class ReadingError(ParityError):
@@ -65,14 +65,19 @@ def python_files(config: Config) -> Iterator[tuple[str, bool]]:
                 if entry.name.startswith(".") or _is_excluded(path, config):
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    if entry.name not in SKIPPED and not _is_environment(entry):
+                    if not _is_made(entry, path, config):
                         pending.append(path)
                 elif entry.name.endswith(".py"):
                     yield path, entry.is_symlink()
 
 
-def _is_environment(entry: "os.DirEntry[str]") -> bool:
-    return os.path.exists(f"{entry.path}/pyvenv.cfg")  # noqa: PTH110 per-entry speed
+def _is_made(entry: "os.DirEntry[str]", path: str, config: Config) -> bool:
+    """Whether a folder holds what tools made. A folder of tests may be called `dist` or `build`."""
+    if entry.name == "__pycache__" or os.path.exists(f"{entry.path}/pyvenv.cfg"):  # noqa: PTH110
+        return True
+    roots = config.project.roots
+    is_of_tests = any(path.startswith(f"{root.rstrip('/')}/") for root in roots)
+    return entry.name in SKIPPED and not is_of_tests
 
 
 def _is_excluded(path: str, config: Config) -> bool:

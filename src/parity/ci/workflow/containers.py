@@ -5,8 +5,10 @@ where a host is shared by several runners, `[[workflow.slots]]` says which nodes
 so that a neighbour's devices aren't even visible.
 """
 
+import posixpath
 import re
 from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
 
 GROUPS = ("--group-add=video", "--group-add=render")
 MANAGEMENT_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
@@ -15,28 +17,53 @@ DAVINCI_DRIVER = (
     "/usr/local/dcmi",
     "/usr/local/bin/npu-smi",  # hardware name: the vendor's tool
 )
-# What would let the code of a pull request out of its container.
-ESCAPES = (
-    (r"--privileged(=.*)?", "a privileged container owns its host"),
-    (r"--(pid|ipc|network|net|uts|userns|cgroupns)[= ]host", "it shares the host's namespace"),
-    (r"--cap-add[= ](ALL|SYS_ADMIN|SYS_MODULE|SYS_RAWIO|DAC_READ_SEARCH)",
-     "it makes the job root on the host"),
-    (r".*docker\.sock.*", "the socket of Docker starts containers on the host"),
-    (r"(-v|--volume|--mount)[= ].*(:/host\b|/etc|/root|/var/run|/run|/proc|/sys)\b.*",
-     "it reaches files of the host's system"),
-    (r"--security-opt[= ].*apparmor[=:]unconfined", "it takes the host's protection away"),
-    (r"--device[= ]/dev/?", "all devices of the host are more than the job's"),
-    (r".*[;&|`$<>\n].*", "it isn't an option but shell text"),
-)  # fmt: skip
+# An option is allowed by its name and value; what isn't known could open the host.
+NODES = r"/dev/(infiniband|kfd|dri|nvidia|davinci|devmm_svm|hisi_hdc)[A-Za-z0-9_/]*"  # hardware name: device nodes
+ALLOWED = {
+    "cap-add": "(CAP_)?(SYS_PTRACE|SYS_NICE|IPC_LOCK)",
+    "cpus": ".*",
+    "cpuset-cpus": ".*",
+    "device": NODES,
+    "env": ".*",
+    "hostname": ".*",
+    "init": "true",
+    "label": ".*",
+    "memory": ".*",
+    "memory-swap": ".*",
+    "pids-limit": ".*",
+    "security-opt": "seccomp=unconfined|no-new-privileges(=true)?",
+    "shm-size": ".*",
+    "ulimit": ".*",
+    "workdir": ".*",
+}
+SHELL_TEXT = re.compile("[;&|`$<>\n]")
+SYSTEM_FOLDERS = (
+    "bin boot dev etc lib lib32 lib64 proc root run sbin sys usr var host".split()
+)  # the first folder of a path
 
 
 def forbidden_option(option: str) -> str | None:
     """Why an option can't be allowed; None where it can."""
-    if not option.startswith("-"):
-        return "an option begins with '-' and holds its value after '='"
-    for pattern, why in ESCAPES:
-        if re.fullmatch(pattern, option, re.IGNORECASE | re.DOTALL):
-            return why
+    if SHELL_TEXT.search(option):
+        return "it isn't an option but shell text"
+    name, _, value = option.removeprefix("--").partition("=")
+    known = ", ".join(f"--{each}" for each in ALLOWED)
+    if not option.startswith("--") or name not in ALLOWED:
+        return f"only {known} are allowed, each with its value after '=': others open the host"
+    if not re.fullmatch(ALLOWED[name], value or "true", re.IGNORECASE | re.DOTALL):
+        return f"the value of --{name} has to match {ALLOWED[name]}: others open the host"
+    return None
+
+
+def forbidden_mount(source: str) -> str | None:
+    """Why a folder of the host can't be mounted; None where it can."""
+    if SHELL_TEXT.search(source):
+        return "it isn't a path but shell text"
+    parts = PurePosixPath(posixpath.normpath(source)).parts[1:]
+    if len(parts) == 0 or parts[0] in SYSTEM_FOLDERS or parts == ("home",):
+        return "it reaches files of the host's system; keep data in a folder such as /data"
+    if any(part.startswith(".") for part in parts):
+        return "it reaches hidden files of the host"
     return None
 
 

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from parity.ci.config import Config
 from parity.ci.toml import Table, named
 from parity.ci.workflow.actions import ACTIONS, Action, read_action
-from parity.ci.workflow.containers import VENDORS, forbidden_option
+from parity.ci.workflow.containers import VENDORS, forbidden_mount, forbidden_option
 
 PREFIX = re.compile(r"[a-z][a-z0-9-]*")
 RUNNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -117,7 +117,7 @@ def read_lane(table: Table, config: Config, backend: str | None = None) -> Lane:
     for mount in mounts:
         if not MOUNT.fullmatch(mount) or ".." in mount:
             raise table.error("mounts", f"has {mount!r}; write /host/path:/container/path[:ro].")
-        if problem := forbidden_option(f"--volume={mount}"):
+        if problem := forbidden_mount(mount.partition(":")[0]):
             raise table.error("mounts", f"has {mount!r}: {problem}.")
     found = Lane(
         install=table.texts("install", ()),

@@ -61,6 +61,7 @@ def test_what_is_no_number_is_refused(path: Path, value: object) -> None:
         '{"metric": "", "value": 1}',
         '{"metric": "a", "value": 1, "step": 1.5}',
         '{"metric": "a", "value": true}',
+        '{"metric": "a", "value": 0.5, "value": 5}',
     ],
 )
 def test_a_line_that_is_no_record_is_named(path: Path, line: str) -> None:

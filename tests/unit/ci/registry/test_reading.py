@@ -121,6 +121,14 @@ def test_excluded_folders_are_not_searched(tmp_path):
     assert not inventory(tmp_path, {"vendor/a/test_x.py": ""}, toml=toml).files
 
 
+def test_a_folder_of_tests_may_be_called_as_tools_call_theirs(tmp_path):
+    text = IMPORT + 'register_cpu_ci(1, "cpu-fast")\n'
+    names = ["tests/hw/dist/test_x.py", "tests/hw/build/test_x.py"]
+
+    found = inventory(tmp_path, {**dict.fromkeys(names, text), "dist/test_y.py": ""}).files
+    assert sorted(file.path for file in found) == sorted(names)
+
+
 def test_a_case_gives_up_data_then_context_parallel_size():
     case = Case(name="a", devices=8, tp=2, pp=1, cp=2)
     assert case.dp == 2
