@@ -18,7 +18,7 @@ DAVINCI_DRIVER = (
     "/usr/local/bin/npu-smi",  # hardware name: the vendor's tool
 )
 # An option is allowed by its name and value; what isn't known could open the host.
-NODES = r"/dev/(infiniband|kfd|dri|nvidia|davinci|devmm_svm|hisi_hdc)[A-Za-z0-9_/]*"  # hardware name: device nodes
+NODES = r"/dev/(infiniband|kfd|dri|nvidia|davinci|devmm_svm|hisi_hdc)\w*(/\w+)*"  # hardware name: nodes
 ALLOWED = {
     "cap-add": "(CAP_)?(SYS_PTRACE|SYS_NICE|IPC_LOCK)",
     "cpus": ".*",
