@@ -18,7 +18,8 @@ DAVINCI_DRIVER = (
     "/usr/local/bin/npu-smi",  # hardware name: the vendor's tool
 )
 # An option is allowed by its name and value; what isn't known could open the host.
-NODES = r"/dev/(infiniband|kfd|dri|nvidia|davinci|devmm_svm|hisi_hdc)\w*(/\w+)*"  # hardware name: nodes
+_NODE = "infiniband|kfd|dri|nvidia|davinci|devmm_svm|hisi_hdc"  # hardware name: device nodes
+NODES = rf"/dev/({_NODE})\w*(/\w+)*"
 ALLOWED = {
     "cap-add": "(CAP_)?(SYS_PTRACE|SYS_NICE|IPC_LOCK)",
     "cpus": ".*",
