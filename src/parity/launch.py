@@ -245,11 +245,14 @@ def new_folder(config: TrainConfig | SftConfig, *, recipe: str, kind: RunKind) -
 
 @contextlib.contextmanager
 def without_refused_input(folder: RunFolder) -> Generator[None]:
-    """Remove the new folder of a run that ended before it began, because of what it was given."""
+    """Remove the new folder of a run that ended before it began, because of what it was given.
+
+    One with a checkpoint stays, whatever the error says of itself.
+    """
     try:
         yield
     except ParityError as error:
-        if is_refused_input(error):
+        if is_refused_input(error) and not any(folder.checkpoints_dir.glob("*")):
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
 

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("ray")
 
 from runs.conftest import SHAPE
+from runs.test_colocated import MEMORY, TIMES
 from runs.test_ray import ON_RAY, clean, killed_while_training, rows, train, untimed, weights
 from runs.test_train import assert_equal_weights
 
@@ -20,13 +21,6 @@ from parity.observe.summary import Summary
 
 ConfigOf = Callable[..., TrainConfig]
 TURNS = (ON_RAY, "placement.kind=colocated", "rollouts.max_lag=0")
-TIMES = ("time/sleep_s", "time/reload_s", "time/offload_s", "time/wake_s")
-MEMORY = (
-    "device/engine_turn_bytes",
-    "device/after_engine_turn_bytes",
-    "device/trainer_turn_bytes",
-    "device/after_trainer_turn_bytes",
-)
 __all__ = ["clean"]
 
 

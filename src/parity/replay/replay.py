@@ -127,8 +127,10 @@ def _plan(
     begin, end = first or 1, newest if last is None else last
     checkpoints = surviving_checkpoints(folder, recorded)
     if not 1 <= begin <= end <= newest:
+        asked = {"--from": first, "--until": last}
+        words = " ".join(f"{name} {step}" for name, step in asked.items() if step is not None)
         raise ConfigError(
-            f"{folder.name} took steps 1 to {newest}; --from {begin} --until {end} isn't within;"
+            f"{folder.name} took steps 1 to {newest}; {words or 'no step'} isn't within;"
             f" {_kept(checkpoints)}."
         )
     before = [each for each in checkpoints if each.step < begin]

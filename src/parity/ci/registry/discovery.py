@@ -73,7 +73,7 @@ def python_files(config: Config) -> Iterator[tuple[str, bool]]:
 
 def _is_made(entry: "os.DirEntry[str]", path: str, config: Config) -> bool:
     """Whether a folder holds what tools made. A folder of tests may be called `dist` or `build`."""
-    if entry.name == "__pycache__" or os.path.exists(f"{entry.path}/pyvenv.cfg"):  # noqa: PTH110
+    if entry.name == "__pycache__" or os.path.exists(f"{entry.path}/pyvenv.cfg"):  # noqa: PTH110 speed
         return True
     roots = config.project.roots
     is_of_tests = any(path.startswith(f"{root.rstrip('/')}/") for root in roots)
