@@ -24,7 +24,7 @@ class CpuPlatform(Platform):
     """Computes on the host; fp32, because narrower types are emulated on most CPUs."""
 
     name = "cpu"
-    vendor = "generic"
+    vendor = "cpu"
     device_type = "cpu"
     precedence = 0
     torch_plugins = ()

@@ -14,7 +14,7 @@ NOSET = "RAY_EXPERIMENTAL_NOSET_"
 GOLDEN = {
     CpuPlatform: {
         "name": "cpu",
-        "vendor": "generic",
+        "vendor": "cpu",
         "device_type": "cpu",
         "precedence": 0,
         "torch_plugins": (),

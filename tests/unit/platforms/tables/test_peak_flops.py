@@ -36,7 +36,7 @@ from parity.platforms.tables.peak_flops import MODELS, find_model, peak_flops
         ("amd", "AMD Instinct MI300X CPX", "bfloat16", None),
         ("nvidia", "NVIDIA Something 9000", "bfloat16", None),
         ("amd", "NVIDIA H100 80GB HBM3", "bfloat16", None),
-        ("generic", "AMD EPYC 7763", "float32", None),
+        ("cpu", "AMD EPYC 7763", "float32", None),
     ],
 )
 def test_a_model_has_the_figure_of_its_data_sheet(vendor, name, dtype, tera):
