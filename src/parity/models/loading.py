@@ -69,8 +69,25 @@ def load_model(
     model, info = cast("tuple[PreTrainedModel, Mapping[str, Collection[object]]]", loaded)
     check_complete(place, info)
     _check_tied(place, model)
+    if torch.device(device).type == "cpu":
+        _leave_files(model)
     torch.nn.Module.to(model, device)
     return model.eval()
+
+
+def _leave_files(model: PreTrainedModel) -> None:
+    """Copy every tensor out of the weight files, in which those of a CPU model lie otherwise.
+
+    They are mapped there for this process alone, but a file that is written again in place (an
+    update of the package, an export to the same folder) takes changed pages back: a trained model
+    would silently be the one of the file.
+    """
+    copies: dict[tuple[object, ...], torch.Tensor] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if place not in copies:
+            copies[place] = tensor.detach().clone()
+        tensor.data = copies[place]  # what is tied stays so
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:

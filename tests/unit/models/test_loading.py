@@ -64,6 +64,20 @@ def test_a_model_comes_back_with_every_weight(saved: Path) -> None:
     assert vocab_size(model.config) == 100
 
 
+def test_a_trained_model_stays_so_when_its_files_are_written_again(folder: Path) -> None:
+    model = load_model(ModelConfig(path=str(folder)), dtype="float32", device="cpu")
+    tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    trained = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for path in folder.glob("*.safetensors"):
+        path.write_bytes(path.read_bytes())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, trained[name]), name
+    assert tied == (model.get_input_embeddings().weight is model.get_output_embeddings().weight)
+
+
 def test_dtype_and_attention_are_taken_from_the_run_file(saved: Path) -> None:
     config = ModelConfig(path=str(saved), attention="eager")
     model = load_model(config, dtype="bfloat16", device=torch.device("cpu"))

@@ -103,7 +103,8 @@ class Child:
 
     def has_ended(self) -> bool:
         """Whether the process is dead, by itself or by us."""
-        return not self.is_alive or self._channel.is_closed()
+        has_exited = self._process.poll() is not None  # before the pipe of what it started closes
+        return not self.is_alive or has_exited or self._channel.is_closed()
 
     def kill(self) -> None:
         """Let the warden kill the process and all that it started; returns at once."""
