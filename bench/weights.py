@@ -1,6 +1,6 @@
 """Speed of publishing weights, beside memcpy and beside what one would write by hand.
 
-    python -m bench.weights [--mib 1024] [--repeats 5] [--bucket-mib 4] [--json FILE]
+    python -m bench.weights [--mib 1024] [--repeats 5] [--bucket-mib 16] [--json FILE]
 
 Trainer and engine are two processes of this host with one thread each. `memcpy` is one thread
 copying the same tensors into touched memory, in the same run; every ratio is against it. The

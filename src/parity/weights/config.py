@@ -33,7 +33,7 @@ class WeightsConfig:
     # else collective
     transport: Transport = "auto"
     verify: Verify = "digests"  # of every tensor; canary: log-probs of fixed tokens; off
-    bucket_mib: float = 4.0  # size of a bucket; two exist per side; small ones stay in the cache
+    bucket_mib: float = 16.0  # size of a bucket; two exist per side
     timeout_s: float = 60.0  # longest wait for one answer of the other side, > 0
     commit_timeout_s: float = 3600.0  # longest wait between verified and committed, > 0
     skip: tuple[str, ...] = ()  # patterns of names that aren't published; each must match one

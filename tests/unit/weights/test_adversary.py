@@ -231,7 +231,7 @@ class Stubborn(StagedStore):
         return super().write(entry, start, flat)
 
     def take(self, entry, tensor):
-        self.write(entry, 0, tensor.contiguous().view(-1))
+        return self.write(entry, 0, tensor.contiguous().view(-1))
 
     def abort(self, reason: str) -> None:
         super().abort(reason)

@@ -16,6 +16,8 @@ from parity.weights.content.ranges import copy_from
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+# What was copied a moment ago is digested in parts of this size, out of the processor's cache.
+CACHED_BYTES = 256 * 2**10
 _PIECE_BYTES = 4 * 2**20
 
 

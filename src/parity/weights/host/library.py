@@ -163,8 +163,7 @@ class Library:
         end = time.monotonic() + _SIGN_S
         while True:
             try:
-                folder.mkdir(parents=True, exist_ok=True)
-                write_whole(folder / f"{who}.json", body)
+                write_whole(folder / f"{who}.json", body, aside=folder.parent)
                 return
             except (TransferError, FileExistsError) as error:
                 # The writer may just have withdrawn the version and be removing the folder.
@@ -221,14 +220,21 @@ class Library:
         return self.path / "receipts" / f"{version.version:08d}-{version.publication}"
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it appears complete; raises TransferError where it can't be."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+def write_whole(path: Path, data: bytes, *, aside: Path | None = None) -> None:
+    """Write a file so that it appears complete; raises TransferError where it can't be.
+
+    `aside`: where it is written first, for a file whose own folder somebody may be removing: that
+    one is made anew an instant before the rename, not before the slow part.
+    """
+    folder = path.parent if aside is None else aside
+    temporary = folder / f".{path.name}.{secrets.token_hex(4)}"
     try:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        if aside is not None:
+            path.parent.mkdir(exist_ok=True)
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -66,27 +66,30 @@ class EngineStore(Store):
     def write(self, entry: TensorEntry, start: int, flat: torch.Tensor) -> torch.Tensor:
         """Gather the pieces of a tensor, and load it when it is whole."""
         if flat.numel() == entry.num_elements:
-            self.take(entry, flat.view(entry.shape))
-            return flat
+            return self.take(entry, flat.view(entry.shape)).view(-1)
         if start == 0:
             self._gathering[entry.name] = torch.empty(entry.num_elements, dtype=flat.dtype)
         whole = self._gathering[entry.name]
         copy_into(whole, start, flat)
-        if start + flat.numel() == entry.num_elements:
-            del self._gathering[entry.name]
-            self.take(entry, whole.view(entry.shape))
-        return whole[start : start + flat.numel()]
+        if start + flat.numel() < entry.num_elements:
+            return whole[:0]
+        del self._gathering[entry.name]
+        return self.take(entry, whole.view(entry.shape)).view(-1)
 
-    def take(self, entry: TensorEntry, tensor: torch.Tensor) -> str | None:
-        """Load a whole tensor, which the engine copies before this returns; what it stored."""
+    def take(self, entry: TensorEntry, tensor: torch.Tensor) -> torch.Tensor:
+        """Load a whole tensor, which the engine copies before this returns; what it stored.
+
+        Where that is unknown or rounded to another dtype, what it was given.
+        """
         self._call("load", self._engine.load([(entry.name, tensor)]))
         if self._stored is None:
-            return digest_of(tensor)  # the way here, no more
+            return tensor.detach().contiguous()  # proves the way here, no more
         stored = self._stored.staged_weights()[entry.name]
-        wanted = tensor.to(stored.dtype)  # an engine of another dtype rounds
-        if digest_of(stored) != digest_of(wanted):
+        if stored.dtype == tensor.dtype:
+            return stored.detach().contiguous()
+        if digest_of(stored) != digest_of(tensor.to(stored.dtype)):
             raise TransferError(f"the engine stored another value for {entry.name} than it got.")
-        return digest_of(tensor)
+        return tensor.detach().contiguous()
 
     def commit(self, version: int) -> None:
         """The engine serves it, and invalidates its own caches."""

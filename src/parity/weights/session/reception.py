@@ -13,7 +13,7 @@ import torch
 
 from parity.errors import TransferError
 from parity.weights.content.bucket import Piece
-from parity.weights.content.digest import Digest
+from parity.weights.content.digest import Digest, digest_of
 from parity.weights.content.ranges import dtype_named
 from parity.weights.manifest import Manifest, TensorEntry
 from parity.weights.session.canary import Canary
@@ -54,12 +54,21 @@ class Reception:
                     f"version {self.manifest.version}: a piece of {entry.name} lies at bytes "
                     f"{piece.at} to {stop} of a bucket that has {payload.numel()}."
                 )
-            flat = payload[piece.at : stop].view(dtype)
-            stored = self._store.write(entry, piece.start, flat)
-            if self._digests:
-                self._digests[piece.tensor].add(stored)
+            self._write(piece, payload[piece.at : stop].view(dtype))
             self._arrived[piece.tensor] += piece.count
             self.size_bytes += stop - piece.at
+
+    def _write(self, piece: Piece, flat: torch.Tensor) -> None:
+        """Store a piece; where it is read back, in parts that the processor's cache still has."""
+        entry = self.manifest.entries[piece.tensor]
+        if not self._digests:
+            self._store.write(entry, piece.start, flat)
+            return
+        most = self._store.part_bytes
+        step = flat.numel() if most is None else max(1, most // flat.element_size())
+        for at in range(0, flat.numel(), step):
+            stored = self._store.write(entry, piece.start + at, flat[at : at + step])
+            self._digests[piece.tensor].add(stored)
 
     def take(self, index: int, tensor: torch.Tensor) -> None:
         """Store a whole tensor that is in this process."""
@@ -76,8 +85,8 @@ class Reception:
                 f"brought {tensor.dtype}."
             )
         stored = self._store.take(entry, tensor)
-        if stored is not None:
-            self._whole[entry.name] = stored
+        if self._digests:
+            self._whole[entry.name] = digest_of(stored)
         self._arrived[index] = entry.num_elements
         self.size_bytes += entry.num_elements * self._dtypes[index].itemsize
 

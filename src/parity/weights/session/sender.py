@@ -17,7 +17,7 @@ import torch
 from parity.errors import ParityError, TransferError
 from parity.weights.config import WeightsConfig
 from parity.weights.content.bucket import Piece, plan
-from parity.weights.content.digest import Digest
+from parity.weights.content.digest import CACHED_BYTES, Digest
 from parity.weights.content.outgoing import Outgoing
 from parity.weights.content.ranges import copy_from, dtype_named
 from parity.weights.session import wire
@@ -195,10 +195,18 @@ class Sender:
                     f"{entry.name} has shape {tuple(tensor.shape)} and was announced with "
                     f"{entry.shape}; weights must stand still while they are published."
                 )
-            copy_from(tensor, piece.start, flat)
-            if self._config.verify == "digests":
-                self._digests[piece.tensor].add(flat)
+            self._fill(piece, tensor, flat)
             self._size_bytes += size
+
+    def _fill(self, piece: Piece, tensor: torch.Tensor, flat: torch.Tensor) -> None:
+        if self._config.verify != "digests":
+            copy_from(tensor, piece.start, flat)
+            return
+        step = max(1, CACHED_BYTES // flat.element_size())
+        for at in range(0, flat.numel(), step):
+            part = flat[at : at + step]
+            copy_from(tensor, piece.start + at, part)
+            self._digests[piece.tensor].add(part)
 
     def _verify(self) -> None:
         digests: dict[str, str] | None = None

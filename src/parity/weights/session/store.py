@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from parity.errors import TransferError
-from parity.weights.content.digest import digest_of
+from parity.weights.content.digest import CACHED_BYTES, digest_of
 from parity.weights.content.ranges import bytes_of, copy_from, copy_into
 from parity.weights.manifest import Manifest, TensorEntry
 
@@ -25,6 +25,7 @@ class Store(ABC):
     """Takes one publication at a time."""
 
     reads_back: bool  # `write` hands out what is stored, so digests prove more than the way here
+    part_bytes: int | None = None  # most for one `write` that is read back at once; None: any
 
     @property
     @abstractmethod
@@ -37,16 +38,16 @@ class Store(ABC):
 
     @abstractmethod
     def write(self, entry: TensorEntry, start: int, flat: torch.Tensor) -> torch.Tensor:
-        """Store elements `start` and on of a tensor; what is stored now, in the same order.
+        """Store elements `start` and on of a tensor; what is stored since the last call [m].
 
+        A store that gathers hands out nothing (m = 0) until it has stored, and all of it then.
         `flat` [n] is on the host, contiguous, of the entry's dtype, and only valid during
         the call.
         """
 
-    def take(self, entry: TensorEntry, tensor: torch.Tensor) -> str | None:
-        """Store a whole tensor of any layout; its digest as stored, None where unknown."""
-        self.write(entry, 0, tensor.detach().contiguous().view(-1))
-        return None
+    def take(self, entry: TensorEntry, tensor: torch.Tensor) -> torch.Tensor:
+        """Store a whole tensor of any layout; what is stored now, in row-major order."""
+        return self.write(entry, 0, tensor.detach().contiguous().view(-1))
 
     @abstractmethod
     def commit(self, version: int) -> None:
@@ -108,6 +109,8 @@ class StagedStore(Store):
         self._targets: dict[str, list[torch.Tensor]] = {}
         self._repeats: set[str] = set()
         _check_apart(self._staged)
+        is_on_host = all(tensor.is_cpu for tensor in self._staged.values())
+        self.part_bytes = CACHED_BYTES if is_on_host else None
 
     @property
     def version(self) -> int:
@@ -187,8 +190,8 @@ class StagedStore(Store):
                     "engine's model has one storage for both."
                 )
 
-    def take(self, entry: TensorEntry, tensor: torch.Tensor) -> str | None:
-        """Copy a tensor of this process as it lies, once, and read it back."""
+    def take(self, entry: TensorEntry, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy a tensor of this process as it lies, once."""
         targets = self._targets[entry.name]
         if entry.name in self._repeats:
             self._compare(entry, targets, 0, tensor.detach().contiguous().view(-1).cpu())
@@ -198,7 +201,7 @@ class StagedStore(Store):
         else:
             for target in targets:
                 target.copy_(tensor.detach().view(target.shape))
-        return digest_of(targets[0])
+        return targets[0]
 
     def read(self, entry: TensorEntry) -> torch.Tensor:
         """A copy of the served tensor."""
