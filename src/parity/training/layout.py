@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-HOST_PASS_TOKENS = 128  # fixed cost of one more pass where the CPU computes, in tokens
+HOST_PASS_TOKENS = 64  # fixed cost of one more pass where the CPU computes, in tokens
 DEVICE_PASS_TOKENS = 1024  # the same where a device waits for launches
 LEAST_SAVING = 0.05  # of a row's cost; below it sharing isn't worth the mask
 WINDOW_KEYS = ("sliding_window", "attention_chunk_size")
