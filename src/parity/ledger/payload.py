@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, compress, groupby, repeat
-from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, cast
+
+import orjson
 
 from parity.ledger.schema import LedgerError
 from parity.types import NO_VERSION, Episode, FinishReason
@@ -53,18 +54,18 @@ def encode_group(
         list(chain.from_iterable([each.logprobs[skip:] for each in episodes]))
     )
     text = "".join([each.response for each in episodes]).encode("utf-8", "surrogatepass")
-    # Written by hand: an encoder of nested values costs more than all the rest. A list of
-    # lists of integers is JSON as Python prints it.
-    header = (
-        f'{{"kind":"group","ids":[{",".join([_quoted(each.episode_id) for each in episodes])}],'
-        f'"finish_reasons":[{",".join([_quoted(each.finish_reason) for each in episodes])}],'
-        f'"prompt":{skip},"lengths":{[len(each.tokens) - skip for each in episodes]},'
-        f'"characters":{[len(each.response) for each in episodes]},'
-        f'"tokens":["{token_type}",{skip + len(tokens)}],'
-        f'"logprobs":["{float_type}",{len(tokens)}],'
-        f'"loss_mask":{_runs([each.loss_mask[skip:] for each in episodes])},'
-        f'"versions":{_runs([each.versions[skip:] for each in episodes])}}}'
-    )
+    header = {
+        "kind": "group",
+        "ids": [each.episode_id for each in episodes],
+        "finish_reasons": [each.finish_reason for each in episodes],
+        "prompt": skip,
+        "lengths": [len(each.tokens) - skip for each in episodes],
+        "characters": [len(each.response) for each in episodes],
+        "tokens": [token_type, skip + len(tokens)],
+        "logprobs": [float_type, len(tokens)],
+        "loss_mask": _runs([each.loss_mask[skip:] for each in episodes]),
+        "versions": _runs([each.versions[skip:] for each in episodes]),
+    }
     return _join(header, packed_tokens, logprobs, text)
 
 
@@ -118,7 +119,7 @@ def encode_advantages(groups: Sequence[int], values: Sequence[Sequence[float | N
         "sizes": [len(row) for row in values],
         "values": ["d", len(flat)],
     }
-    return _join(json.dumps(header), struct.pack(f"<{len(flat)}d", *flat))
+    return _join(header, struct.pack(f"<{len(flat)}d", *flat))
 
 
 def decode_advantages(body: bytes) -> dict[int, tuple[float | None, ...]]:
@@ -140,7 +141,7 @@ def age_spans(episodes: Sequence[Episode]) -> Sequence[Span]:
     masks = [episode.loss_mask for episode in episodes]
     versions = [episode.versions for episode in episodes]
     distinct = set(compress(chain.from_iterable(versions), chain.from_iterable(masks)))
-    if len(distinct) == 1 and all(True in mask for mask in masks):  # most groups
+    if len(distinct) == 1 and all(map(sum, masks)):  # most groups
         return [(version, version) for version in distinct] * len(masks)
     return [_span(set(compress(*one))) for one in zip(versions, masks, strict=True)]
 
@@ -152,9 +153,9 @@ def _span(versions: set[int]) -> Span:
 def _is_shared(prompt: tuple[int, ...], episodes: Sequence[Episode | EpisodePayload]) -> bool:
     """Whether all begin with these tokens, unsampled: what is beside such tokens is known."""
     length = len(prompt)
+    untrained = (False,) * length
     for each in episodes:
-        mask = each.loss_mask
-        if each.tokens[:length] != prompt or (True in mask and mask.index(True) < length):
+        if each.tokens[:length] != prompt or each.loss_mask[:length] != untrained:
             return False
     return True
 
@@ -189,8 +190,11 @@ def _unrolled(runs: Sequence[Sequence[int]]) -> list[int]:
     return list(chain.from_iterable(repeat(value, count) for value, count in runs))
 
 
-def _join(header: str, *parts: bytes) -> bytes:
-    named = header.encode("ascii")
+def _join(header: dict[str, object], *parts: bytes) -> bytes:
+    try:
+        named = orjson.dumps(header)
+    except TypeError:  # lone surrogates in a name, or a number of more than 64 bits
+        named = json.dumps(header).encode("ascii")
     return b"".join([_SIZE.pack(len(named)), named, *parts])
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
+
 from parity.ledger.payload import EpisodePayload, Span, decode_group
 from parity.ledger.schema import LedgerError
 from parity.ledger.segments import Place, read_record
@@ -88,18 +90,11 @@ def facts_cell(
     spans: Sequence[Span],
 ) -> tuple[str]:
     """The column `episodes` of a row in `generated`; `spans` are their oldest, newest versions."""
-    rows = zip(episodes, sampling_attempts, spans, strict=True)
-    # By hand, as it is written for every group; what prints as JSON needs no encoder.
     facts = [
-        f"[{attempt},{episode.loss_mask.count(True)},{_null(span[0])},{_null(span[1])},"
-        f'"{episode.finish_reason}"]'
-        for episode, attempt, span in rows
+        (attempt, sum(episode.loss_mask), *span, episode.finish_reason)
+        for episode, attempt, span in zip(episodes, sampling_attempts, spans, strict=True)
     ]
-    return (f"[{','.join(facts)}]",)
-
-
-def _null(value: int | None) -> int | str:
-    return "null" if value is None else value
+    return (orjson.dumps(facts).decode(),)
 
 
 def facts_of(row: sqlite3.Row) -> tuple[EpisodeFacts, ...]:
@@ -114,7 +109,7 @@ def results_cell(rewards: Sequence[RewardResult]) -> tuple[str]:
     """The column `results` of a row in `scored`: a number, or an object that says more."""
     numbers = [each.value for each in rewards if isinstance(each, Scored) and not each.parts]
     if len(numbers) == len(rewards) and math.isfinite(math.fsum(numbers)):
-        return (str(numbers),)  # which is JSON, and needs no encoder
+        return (orjson.dumps(numbers).decode(),)
     return (_json([_result(reward) for reward in rewards]),)
 
 

@@ -55,8 +55,11 @@ class JsonlTracker(Tracker):
         if self._file is None:
             raise ValueError("the jsonl tracker isn't started; call start() first.")
         line = {"step": step, "attempt": self._attempt, "unix_s": round(time.time(), 3)}
-        if len(self._unwritten) < MAX_UNWRITTEN_BYTES:
-            self._unwritten += dumps({**line, **metrics}).encode("ascii") + b"\n"
+        if len(self._unwritten) >= MAX_UNWRITTEN_BYTES:
+            self._write(
+                self._file
+            )  # as long as there is no room, this raises, and the line is lost
+        self._unwritten += dumps({**line, **metrics}).encode("ascii") + b"\n"
         self._write(self._file)
 
     def finish(self) -> None:
