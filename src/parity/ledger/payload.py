@@ -11,7 +11,7 @@ float64; masks and versions as runs. Numbers come back bit for bit.
 import json
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, compress, groupby, repeat
@@ -190,7 +190,7 @@ def _unrolled(runs: Sequence[Sequence[int]]) -> list[int]:
     return list(chain.from_iterable(repeat(value, count) for value, count in runs))
 
 
-def _join(header: dict[str, object], *parts: bytes) -> bytes:
+def _join(header: Mapping[str, object], *parts: bytes) -> bytes:
     try:
         named = orjson.dumps(header)
     except TypeError:  # lone surrogates in a name, or a number of more than 64 bits
