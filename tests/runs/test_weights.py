@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -338,3 +339,25 @@ def test_an_engine_that_joins_late_takes_the_live_version_from_the_folder(tmp_pa
     receiving.close()
     asyncio.run(transfer.close())
     assert len(list((tmp_path / "versions").iterdir())) <= config.keep + config.full_every
+
+
+def test_a_transfer_that_nobody_closed_ends_with_its_garbage():
+    """Else the collector waits in ZeroMQ, at any later moment of the process, for good."""
+    script = """
+import gc
+from parity.weights.config import WeightsConfig
+from parity.weights.host.endpoints import RunDirectory
+from parity.weights.zmq_ipc import ZmqTransfer
+directory = RunDirectory.create("forgotten")
+for _ in range(20):
+    cycle = [ZmqTransfer(directory, [(0, 0), (1, 0)], WeightsConfig())]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+directory.close()
+print("ended")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "ended\n", done.stderr

@@ -19,6 +19,7 @@ import re
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -83,6 +84,10 @@ class ZmqLink(Link):
         self._context = zmq.Context(io_threads=1)
         self._poller = zmq.Poller()
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
+        # A context that the garbage collector finds waits forever for sockets it can't see any
+        # more; so both are held here and closed together, whoever forgets `close`.
+        self._end = weakref.finalize(self, _end_sockets, self._sockets, self._context)
+        self._end.atexit = False
         for name in names:
             socket = self._sockets[name] = self._context.socket(zmq.DEALER)
             socket.setsockopt(zmq.LINGER, 0)
@@ -209,9 +214,7 @@ class ZmqLink(Link):
     def close(self) -> None:
         """Close sockets, free the buckets, give the lock back."""
         self._release()
-        for socket in self._sockets.values():
-            socket.close(linger=0)
-        self._context.term()
+        self._end()
         self._member.release()
 
     def _release(self) -> None:
@@ -225,6 +228,14 @@ class ZmqLink(Link):
             self._offer.close()
             self._offer = None
         self._mapped_by = {}
+
+
+def _end_sockets(
+    sockets: Mapping[str, "zmq.Socket[bytes]"], context: "zmq.Context[zmq.Socket[bytes]]"
+) -> None:
+    for socket in sockets.values():
+        socket.close(linger=0)
+    context.term()
 
 
 class ZmqReceiver:
