@@ -550,7 +550,10 @@ def test_new_weights_take_over_between_two_tokens(case: Case) -> None:
             later = await engine.generate(prompt(5), sampling)
             return await call, later
 
-    mixed, later = asyncio.run(swap())
+    for _ in range(5):  # a machine that looks away for 40 tokens misses the moment
+        mixed, later = asyncio.run(swap())
+        if 3 in mixed.versions:
+            break
     switch = mixed.versions.index(3)
     assert 0 < switch < 40
     assert mixed.versions == (0,) * switch + (3,) * (40 - switch)
